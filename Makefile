@@ -1,0 +1,27 @@
+# Each target does all its own set-up; `make setup` makes .venv with the `tallygate` command in it.
+
+.PHONY: setup demo test unit check lock docs
+.DEFAULT_GOAL := demo
+
+VENV := .venv/bin
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(VENV)/tallygate demo
+
+test: check
+	@$(VENV)/pytest
+
+unit: setup
+	@$(VENV)/pytest -m "not live"
+
+check: setup
+	@scripts/check
+
+lock:
+	@scripts/lock
+
+docs: setup
+	@$(VENV)/python scripts/reference.py

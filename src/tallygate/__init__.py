@@ -1,0 +1,49 @@
+"""Move events from Kafka through Spark into a store exactly once, and prove it.
+
+What is exported here is the public API. Each name is imported when it is first used, so that
+`import tallygate` and the command line stay quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tallygate.errors import TallygateError
+    from tallygate.kafka.cluster import Cluster
+    from tallygate.kafka.connection import Connection
+    from tallygate.kafka.topics import Topics
+    from tallygate.settings import Settings
+    from tallygate.spark.session import session
+    from tallygate.stack import Stack
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "Connection",
+    "Settings",
+    "Stack",
+    "TallygateError",
+    "Topics",
+    "session",
+]
+
+_HOMES = {
+    "Cluster": "tallygate.kafka.cluster",
+    "Connection": "tallygate.kafka.connection",
+    "Settings": "tallygate.settings",
+    "Stack": "tallygate.stack",
+    "TallygateError": "tallygate.errors",
+    "Topics": "tallygate.kafka.topics",
+    "session": "tallygate.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

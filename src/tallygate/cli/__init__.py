@@ -1,0 +1,77 @@
+"""The command line: parses, calls, prints. What it calls is imported when it is called.
+
+An error of ours is one line on stderr and its own exit code; `--debug`, anywhere on the line,
+shows the traceback as well.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from tallygate import __version__
+from tallygate.cli import cluster, machine, stack, topic
+from tallygate.errors import TallygateError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tallygate",
+    help="Move events from Kafka through Spark into a store exactly once, and prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+stack.register(app)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(topic.app, name="topic")
+machine.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tallygate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments or bool(os.environ.get("TALLYGATE_DEBUG"))
+    try:
+        app([argument for argument in arguments if argument != "--debug"])
+    except TallygateError as error:
+        if debug:
+            raise
+        print(f"tallygate: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("tallygate: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has seen enough (`tallygate … | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"tallygate: an error that should not happen: {type(error).__name__}: {error} "
+            "(--debug shows where; please report it)",
+            file=sys.stderr,
+        )
+        sys.exit(1)

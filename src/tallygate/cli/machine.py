@@ -1,0 +1,128 @@
+"""`tallygate doctor`, `config`, `jars`, `demo`: this machine and its settings."""
+
+from typing import Annotated
+
+import typer
+
+from tallygate.cli.options import (
+    Bootstrap,
+    ConfigFile,
+    Name,
+    Output,
+    Profile,
+    Set,
+    resolve_settings,
+)
+from tallygate.cli.output import Format, progress_display, show, show_table
+from tallygate.errors import ConfigError
+
+__all__ = ["register"]
+
+jars = typer.Typer(help="The jars of Kafka and of Spark's connectors.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+    app.command("config")(config_)
+    app.add_typer(jars, name="jars")
+    app.command()(demo)
+
+
+def doctor(
+    output: Output = Format.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Check that everything needed is there; exit code 1 when something is not."""
+    from tallygate.doctor import Health, examine
+
+    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
+    with progress_display() as progress:
+        findings = []
+        for finding in examine(settings):
+            progress(f"{finding.check}: {finding.health.value}")
+            findings.append(finding)
+    rows = [
+        {"check": f.check, "health": f.health.value, "detail": f.detail, "advice": f.advice}
+        for f in findings
+    ]
+    columns = {"check": "check", "health": "health", "detail": "found", "advice": "what to do"}
+    show(rows, output, lambda: show_table(rows, columns))
+    if any(finding.health is Health.PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+def config_(
+    output: Output = Format.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Show every setting that has a value, and where it comes from; secrets stay hidden."""
+    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
+    rows = [
+        {"setting": key, "value": str(value), "origin": value.origin}
+        for key, value in sorted(settings.values.items())
+    ]
+    columns = {"setting": "setting", "value": "value", "origin": "from"}
+    show(rows, output, lambda: show_table(rows, columns))
+
+
+@jars.command()
+def fetch(
+    again: Annotated[
+        str | None, typer.Option(metavar="SET", help="Fetch this set anew: kafka or spark.")
+    ] = None,
+    sets: Set = None,
+) -> None:
+    """Fetch the jars that are not in the cache yet."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tallygate.spark.jars import SETS, jar_paths
+
+    settings = resolve_settings(sets=sets)
+    if again is not None and again not in SETS:
+        raise ConfigError(f"there is no set of jars {again!r}; there are {' and '.join(SETS)}.")
+    with progress_display() as progress, ThreadPoolExecutor() as pool:
+        fetched = {
+            name: pool.submit(jar_paths, name, settings, progress, again=again == name)
+            for name in SETS
+        }
+        counts = {name: len(future.result()) for name, future in fetched.items()}
+    for name, count in counts.items():
+        print(f"{name}: {count} jars in {SETS[name].folder(settings)}")
+
+
+@jars.command("list")
+def list_(output: Output = Format.table, sets: Set = None) -> None:
+    """List the sets of jars, what they are made of and whether they are in the cache."""
+    from tallygate.spark.jars import SETS
+
+    settings = resolve_settings(sets=sets)
+    rows = [
+        {
+            "set": name,
+            "cached": jar_set.is_cached(settings),
+            "coordinates": [str(coordinate) for coordinate in jar_set.coordinates],
+        }
+        for name, jar_set in SETS.items()
+    ]
+    columns = {"set": "set", "cached": "in the cache", "coordinates": "coordinates"}
+    show(rows, output, lambda: show_table(rows, columns))
+
+
+def demo(
+    events: Annotated[int, typer.Option(min=1, help="How many events to load.")] = 100_000,
+    sets: Set = None,
+) -> None:
+    """Start a stack, load events, stream them through Spark into PostgreSQL, stop everything."""
+    from tallygate.demo import run
+
+    with progress_display() as progress:
+        for line in run(events, resolve_settings(sets=sets), progress):
+            print(line, flush=True)

@@ -1,0 +1,176 @@
+"""`tallygate up`, `down`, `status`, `dsn`: the local stack as a whole."""
+
+import signal
+import time
+from typing import Annotated, Any
+
+import typer
+
+from tallygate.cli.options import Name, Output, Set, open_stack, pairs, resolve_settings
+from tallygate.cli.output import Format, progress_display, show, show_table
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (up, down, status, dsn):
+        app.command()(command)
+
+
+def up(
+    name: Name = None,
+    brokers: Annotated[int | None, typer.Option(help="How many brokers.", show_default="3")] = None,
+    controllers: Annotated[
+        int | None,
+        typer.Option(help="Dedicated controllers; with 0 the brokers are controllers too."),
+    ] = None,
+    racks: Annotated[
+        str | None, typer.Option(help="Racks for the brokers in turn, as a,b,c.")
+    ] = None,
+    kafka_port: Annotated[
+        int | None, typer.Option(help="Port of the first broker; the others follow it.")
+    ] = None,
+    postgres_port: Annotated[int | None, typer.Option(help="Port of PostgreSQL.")] = None,
+    broker_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A broker setting; may be given again."),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop the stack on Ctrl-C.")
+    ] = False,
+    sets: Set = None,
+) -> None:
+    """Start a local Kafka cluster and PostgreSQL, or start again one that is down."""
+    from tallygate.stack import Stack
+
+    settings = resolve_settings(sets=sets, name=name)
+    stack = Stack(
+        settings.required("stack"),
+        brokers=brokers,
+        controllers=controllers,
+        racks=racks.split(",") if racks else (),
+        kafka_port=kafka_port,
+        postgres_port=postgres_port,
+        config=pairs(broker_config, "--broker-config"),
+        settings=settings,
+    )
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with progress_display() as progress:
+        stack.up(background=not foreground, progress=progress)
+    took = time.monotonic() - started
+    print(f"Stack {stack.name!r} is up after {took:.1f} s.")
+    print(f"  Kafka       {stack.bootstrap_servers}")
+    print(f"  PostgreSQL  127.0.0.1:{stack.spec.postgres.port} (`tallygate dsn` prints how)")
+    if foreground:
+        print("Ctrl-C stops it.", flush=True)
+        try:
+            signal.pause()
+        finally:
+            with progress_display() as progress:
+                stack.down(progress=progress)
+
+
+def down(
+    name: Name = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove the data too.")] = False,
+    sets: Set = None,
+) -> None:
+    """Stop a local stack; its data stays unless --purge."""
+    from tallygate.errors import StackError
+    from tallygate.stack import Stack, StackState
+
+    settings = resolve_settings(sets=sets, name=name)
+    stack = Stack(settings.required("stack"), settings=settings)
+    absent = not stack.folder.exists()
+    if absent or (not purge and stack.state is StackState.DOWN):
+        there = "does not exist" if absent else "is down already"
+        raise StackError(f"stack {stack.name!r} {there}; `tallygate status` shows what there is.")
+    with progress_display() as progress:
+        stack.down(purge=purge, progress=progress)
+    print(f"Stack {stack.name!r} is down{' and removed' if purge else '; its data is kept'}.")
+
+
+def status(name: Name = None, output: Output = Format.table, sets: Set = None) -> None:
+    """Show the local stacks, or with --name the nodes of one."""
+    from tallygate.stack import Stack
+
+    settings = resolve_settings(sets=sets, name=name)
+    names = [name] if name else Stack.names(settings)
+    found = [_describe(Stack.open(each, settings)) for each in names]
+    if not found:
+        show([], output, lambda: print("There is no local stack; `tallygate up` starts one."))
+        return
+    show(found, output, lambda: _show_stacks(found))
+
+
+def dsn(name: Name = None, sets: Set = None) -> None:
+    """Print the DSN of the stack's PostgreSQL, password included: psql "$(tallygate dsn)"."""
+    print(open_stack(resolve_settings(sets=sets, name=name)).dsn)
+
+
+def _as_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _describe(stack: Any) -> dict[str, Any]:
+    controller = stack.cluster.controller
+    nodes = [
+        {
+            "node": node.name,
+            "roles": list(node.spec.roles),
+            "state": node.state.value,
+            "pid": node.process.pid,
+            "port": node.spec.port,
+            "rack": node.spec.rack,
+            "active_controller": node.spec.id == controller,
+        }
+        for node in stack.cluster.nodes
+    ]
+    postgres = stack.postgres
+    nodes.append(
+        {
+            "node": postgres.name,
+            "roles": ["database"],
+            "state": postgres.state.value,
+            "pid": postgres.process.pid,
+            "port": postgres.spec.port,
+            "rack": None,
+            "active_controller": False,
+        }
+    )
+    return {
+        "stack": stack.name,
+        "state": stack.state.value,
+        "bootstrap_servers": stack.bootstrap_servers,
+        "folder": str(stack.folder),
+        "nodes": nodes,
+    }
+
+
+def _show_stacks(stacks: list[dict[str, Any]]) -> None:
+    for found in stacks:
+        _show_stack(found)
+
+
+def _show_stack(found: dict[str, Any]) -> None:
+    print(f"Stack {found['stack']!r} is {found['state']}, in {found['folder']}")
+    rows = [
+        {
+            **node,
+            "controller": "active" if node["active_controller"] else "",
+            "pid": str(node["pid"] or "-"),
+            "port": str(node["port"]),
+        }
+        for node in found["nodes"]
+    ]
+    columns = {
+        "node": "node",
+        "state": "state",
+        "roles": "roles",
+        "controller": "controller",
+        "rack": "rack",
+        "port": "port",
+        "pid": "pid",
+    }
+    show_table(rows, columns)

@@ -1,0 +1,73 @@
+"""Every error a user can meet.
+
+    TallygateError            1   something failed that has no more precise name
+    ├── ConfigError           3   a setting, flag value or file says something impossible
+    ├── MachineError          4   this machine lacks something: Java, disk, memory, a free port
+    ├── JarError              5   the jars of Kafka or Spark are missing or damaged
+    ├── StackError            6   the local stack is not in the state that the command needs
+    ├── NodeError             7   a broker, controller or PostgreSQL died or did not get ready
+    ├── UnreachableError      8   a Kafka cluster or PostgreSQL did not answer in time
+    └── TopicError            9   Kafka, or a check made before asking it, refused a topic operation
+
+The number is the exit code of the command line. A message is one sentence (or two) that
+says what happened, where, and what to do; nothing above it should need a traceback.
+"""
+
+__all__ = [
+    "ConfigError",
+    "JarError",
+    "MachineError",
+    "NodeError",
+    "StackError",
+    "TallygateError",
+    "TopicError",
+    "UnreachableError",
+]
+
+
+class TallygateError(Exception):
+    """The root of the tree: catch this to catch everything Tallygate raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(TallygateError):
+    """A setting is unknown, malformed, or contradicts another."""
+
+    exit_code = 3
+
+
+class MachineError(TallygateError):
+    """The machine lacks something that must be there before anything can start."""
+
+    exit_code = 4
+
+
+class JarError(TallygateError):
+    """A set of jars could not be fetched, or what is in the cache is damaged."""
+
+    exit_code = 5
+
+
+class StackError(TallygateError):
+    """The local stack is up, down, unknown or different when the command needs otherwise."""
+
+    exit_code = 6
+
+
+class NodeError(TallygateError):
+    """A process of the local stack died, or was not ready in time."""
+
+    exit_code = 7
+
+
+class UnreachableError(TallygateError):
+    """A server outside this program did not answer in the time it was given."""
+
+    exit_code = 8
+
+
+class TopicError(TallygateError):
+    """A topic operation was refused; nothing was changed."""
+
+    exit_code = 9

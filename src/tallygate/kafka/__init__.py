@@ -1,0 +1,1 @@
+"""Kafka: connections and clients, local clusters, topics."""

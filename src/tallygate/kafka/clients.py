@@ -1,0 +1,81 @@
+"""The one way to make a Kafka client, and to turn what one raises into an error for people.
+
+librdkafka reports connection trouble on stderr by itself; here it goes to the logger
+`tallygate.librdkafka`, which is silent unless somebody listens.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from tallygate.errors import TallygateError, TopicError, UnreachableError
+from tallygate.kafka.connection import Connection
+
+__all__ = ["admin", "answer", "consumer", "explained", "producer"]
+
+_logger = logging.getLogger("tallygate.librdkafka")
+_logger.addHandler(logging.NullHandler())
+_logger.propagate = False
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+_CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+
+
+def admin(connection: Connection, **properties: Any) -> AdminClient:
+    return AdminClient(_config(connection, properties))
+
+
+def producer(connection: Connection, **properties: Any) -> Producer:
+    return Producer(_config(connection, properties))
+
+
+def consumer(connection: Connection, **properties: Any) -> Consumer:
+    """A consumer that by default sees committed records only and commits nothing by itself."""
+    defaults = {
+        "group_id": "tallygate.none",
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+    }
+    return Consumer(_config(connection, {**defaults, **properties}))
+
+
+def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    return {**connection.librdkafka(), **given, "logger": _logger}
+
+
+@contextmanager
+def explained(connection: Connection, doing: str) -> Iterator[None]:
+    """Turn a KafkaException into an error that names the cluster and what was being done."""
+    try:
+        yield
+    except KafkaException as raised:
+        raise translate(raised.args[0], connection, doing) from raised
+
+
+def translate(error: KafkaError, connection: Connection, doing: str) -> TallygateError:
+    code, where = error.code(), connection.bootstrap_servers
+    if code in _UNREACHABLE:
+        return UnreachableError(
+            f"{doing}: Kafka at {where} did not answer in time ({error.str()}); "
+            "check the address and that the brokers run (`tallygate status`, `tallygate doctor`)."
+        )
+    if code in _CREDENTIALS:
+        return UnreachableError(f"{doing}: Kafka at {where} refused the credentials: {error.str()}")
+    return TopicError(f"{doing}: {error.str().rstrip('.')}.")
+
+
+def answer(futures: Mapping[Any, Any], connection: Connection, doing: str) -> dict[Any, Any]:
+    """Wait for the futures of an admin call; the first failure is raised, explained."""
+    with explained(connection, doing):
+        return {key: future.result() for key, future in futures.items()}

@@ -1,0 +1,133 @@
+"""One Kafka process of a local cluster: what it is, how it is configured, how it lives and dies."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from tallygate.java import Java
+from tallygate.ports import LOOPBACK, check_free
+from tallygate.process import Process, ProcessState, died, tail
+
+__all__ = ["Node", "NodeSpec"]
+
+# Small heaps and the quickest compiler: a local broker is started often and serves little.
+JVM_OPTIONS = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
+)
+
+
+class NodeSpec(BaseModel):
+    """What a node is, as kept in the stack's file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: int
+    broker: bool
+    controller: bool
+    port: int
+    """Where a broker serves clients and other brokers, and a pure controller its quorum."""
+    quorum_port: int
+    rack: str | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        pairs = (("broker", self.broker), ("controller", self.controller))
+        return tuple(role for role, has in pairs if has)
+
+
+@dataclass(frozen=True)
+class Node:
+    spec: NodeSpec
+    folder: Path
+    java: Java
+    classpath: str
+
+    @property
+    def process(self) -> Process:
+        return Process(self.folder, log_name="kafka.log")
+
+    @property
+    def name(self) -> str:
+        return str(self.spec.id)
+
+    @property
+    def description(self) -> str:
+        return f"node {self.spec.id} ({' and '.join(self.spec.roles)})"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def state(self) -> ProcessState:
+        return self.process.state
+
+    def configure(self, cluster: Mapping[str, str], voters: Sequence[NodeSpec]) -> None:
+        """Write server.properties from what the whole cluster shares and what is this node's."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        spec, listeners = self.spec, []
+        if spec.broker:
+            listeners.append(f"PLAINTEXT://{LOOPBACK}:{spec.port}")
+        if spec.controller:
+            listeners.append(f"CONTROLLER://{LOOPBACK}:{spec.quorum_port}")
+        properties = {
+            **cluster,
+            "node.id": str(spec.id),
+            "process.roles": ",".join(spec.roles),
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "controller.quorum.voters": ",".join(
+                f"{voter.id}@{LOOPBACK}:{voter.quorum_port}" for voter in voters
+            ),
+            "log.dirs": str(self.data),
+        }
+        if spec.rack and spec.broker:
+            properties["broker.rack"] = spec.rack
+        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        (self.folder / "server.properties").write_text(text)
+
+    def format(self, cluster_id: str) -> None:
+        """Prepare the data folder, once in the node's life."""
+        if (self.data / "meta.properties").exists():
+            return
+        tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id)
+        command = [*self._java(), *tool, "--config", str(self.folder / "server.properties")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = (done.stdout + done.stderr).strip().splitlines()[-10:]
+            raise died(f"Kafka {self.description} could not be formatted", lines)
+
+    def start(self) -> None:
+        for port, use in self._ports():
+            check_free(port, f"Kafka {self.description}, {use}")
+        command = [*self._java(), "kafka.Kafka", str(self.folder / "server.properties")]
+        self.process.start(command, environment=dict(os.environ))
+
+    def stop(self) -> None:
+        self.process.stop(signal.SIGTERM, timeout=30)
+
+    def check_alive(self) -> None:
+        if self.state is ProcessState.STOPPED:
+            lines = tail(self.process.log, 12)
+            raise died(f"Kafka {self.description} died", lines)
+
+    def _ports(self) -> list[tuple[int, str]]:
+        ports = [(self.spec.port, "clients")] if self.spec.broker else []
+        return [*ports, *([(self.spec.quorum_port, "quorum")] if self.spec.controller else [])]
+
+    def _java(self) -> list[str]:
+        return [self.java.executable, *JVM_OPTIONS, "-cp", self.classpath]

@@ -1,0 +1,397 @@
+"""Topics: create, list, describe, alter, delete, move.
+
+Every refusal that can be made before Kafka is asked to change anything is made here, with the
+reason; what only Kafka can judge (a config's name or value) is asked with `validate_only` first,
+so that an alteration of several things happens whole or not at all.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tallygate.errors import TallygateError, TopicError, UnreachableError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.placement import assign
+from tallygate.kafka.tools import Tools
+from tallygate.settings import Settings, nearest
+from tallygate.waiting import wait_until
+
+__all__ = ["Broker", "Partition", "Topic", "Topics"]
+
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True)
+class Broker:
+    id: int
+    address: str
+    rack: str | None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition at one moment. `size` is None where it was not asked for or not told."""
+
+    id: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    begin: int | None
+    end: int | None
+    size: int | None
+    min_in_sync: int
+
+    @property
+    def preferred_leader(self) -> int:
+        return self.replicas[0]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is wrong with the partition, worst first."""
+        flags = {
+            "no leader": self.leader is None,
+            "below min ISR": len(self.in_sync) < self.min_in_sync,
+            "under-replicated": len(self.in_sync) < len(self.replicas),
+            "leader not preferred": self.leader not in (None, self.preferred_leader),
+        }
+        return tuple(flag for flag, holds in flags.items() if holds)
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    partitions: tuple[Partition, ...]
+    configs: Mapping[str, str]
+    """The configs that differ from the broker's defaults."""
+    min_in_sync: int
+
+    @property
+    def replication(self) -> int:
+        return max(len(partition.replicas) for partition in self.partitions)
+
+    @property
+    def records(self) -> int | None:
+        """Offsets between begin and end, which counts transaction markers and compacted gaps."""
+        if any(p.begin is None or p.end is None for p in self.partitions):
+            return None
+        return sum((p.end or 0) - (p.begin or 0) for p in self.partitions)
+
+    @property
+    def size(self) -> int | None:
+        if any(partition.size is None for partition in self.partitions):
+            return None
+        return sum(partition.size or 0 for partition in self.partitions)
+
+
+class Topics:
+    """The topics of one cluster."""
+
+    def __init__(self, connection: Connection, settings: Settings | None = None) -> None:
+        self.connection = connection
+        self._settings = settings or Settings.load()
+        self._admin: AdminClient = clients.admin(connection)
+
+    def brokers(self) -> list[Broker]:
+        with clients.explained(self.connection, "asking for the brokers"):
+            nodes = self._admin.describe_cluster(request_timeout=TIMEOUT).result().nodes
+        return sorted(
+            (Broker(node.id, f"{node.host}:{node.port}", node.rack) for node in nodes),
+            key=lambda broker: broker.id,
+        )
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        found = sorted(self._metadata().topics)
+        return [name for name in found if internal or not name.startswith("__")]
+
+    def all(self, *, internal: bool = False) -> list[Topic]:
+        return self._describe(self.names(internal=internal), sizes={})
+
+    def describe(self, name: str, *, sizes: bool = True) -> Topic:
+        self._check_exists(name)
+        return self._describe([name], self._tools.sizes([name]) if sizes else {})[0]
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and wait until every partition has a leader."""
+        if name in self._metadata().topics:
+            raise TopicError(f"topic {name!r} exists already; change it with `topic alter`.")
+        if partitions < 1:
+            raise TopicError(f"topic {name!r} cannot have {partitions} partitions: 1 or more.")
+        brokers = len(self.brokers())
+        replication = replication or min(3, brokers)
+        self._check_replication(name, replication, brokers, configs or {})
+        new = NewTopic(name, partitions, replication, config=dict(configs or {}))
+        doing = f"creating topic {name!r}"
+        self._explain_configs(
+            lambda: clients.answer(
+                self._admin.create_topics([new], request_timeout=TIMEOUT), self.connection, doing
+            ),
+            configs or {},
+        )
+        wait_until(
+            lambda: self._has_leaders(name, partitions),
+            TIMEOUT,
+            f"topic {name!r} was created, but has partitions without a leader.",
+            error=UnreachableError,
+        )
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._check_exists(name)
+            if name.startswith("__"):
+                raise TopicError(f"{name!r} is Kafka's own topic and is not deleted here.")
+        deleted = self._admin.delete_topics(list(names), request_timeout=TIMEOUT)
+        clients.answer(deleted, self.connection, f"deleting {', '.join(names)}")
+        wait_until(
+            lambda: not set(names) & set(self._metadata().topics),
+            TIMEOUT,
+            f"deleting {', '.join(names)} was accepted, but is not done yet.",
+            error=UnreachableError,
+        )
+
+    def alter(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication: int | None = None,
+        configs: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Change what is given; a config of None goes back to the broker's default."""
+        self._check_exists(name)
+        there = len(self._metadata().topics[name].partitions)
+        if partitions is not None and partitions <= there:
+            raise TopicError(
+                f"topic {name!r} has {there} partitions, and Kafka cannot take partitions away "
+                "or keep the count: ask for more, or create a new topic and copy the records."
+            )
+        if replication is not None:
+            self._check_replication(name, replication, len(self.brokers()), configs or {})
+        wanted = partitions and NewPartitions(name, partitions)
+        for trial in (True, False):
+            if configs:
+                self._alter_configs(name, configs, trial)
+            if wanted:
+                grown = self._admin.create_partitions(
+                    [wanted], validate_only=trial, request_timeout=TIMEOUT
+                )
+                clients.answer(grown, self.connection, f"adding partitions to {name!r}")
+        if partitions:
+            wait_until(
+                lambda: self._has_leaders(name, partitions),
+                TIMEOUT,
+                f"topic {name!r} has new partitions without a leader.",
+                error=UnreachableError,
+            )
+        if replication is not None:
+            self.reassign(name, replication=replication)
+
+    def reassign(
+        self,
+        name: str,
+        brokers: Sequence[int] | None = None,
+        *,
+        replication: int | None = None,
+        throttle: int | None = None,
+        timeout: float | None = 600,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> dict[int, list[int]]:
+        """Move a topic's replicas onto `brokers`, evenly and with few moves.
+
+        Waits until the data has moved and the preferred leaders lead, unless `timeout` is None.
+        """
+        self._check_exists(name)
+        racks = {broker.id: broker.rack for broker in self.brokers()}
+        unknown = set(brokers or ()) - set(racks)
+        if unknown:
+            raise TopicError(
+                f"broker {min(unknown)} is not there; the brokers are "
+                f"{', '.join(map(str, sorted(racks)))}."
+            )
+        chosen = {number: racks[number] for number in brokers or racks}
+        found = self._metadata().topics[name].partitions
+        current = [list(found[number].replicas) for number in sorted(found)]
+        target = dict(enumerate(assign(current, chosen, replication)))
+        plan = {(name, number): replicas for number, replicas in target.items()}
+        self._tools.reassign(plan, throttle)
+        if timeout is None:
+            return target
+        wait_until(
+            lambda: self._moved(name, target, progress),
+            timeout,
+            f"the replicas of {name!r} have not all moved within {timeout:.0f} s; Kafka goes on.",
+            error=UnreachableError,
+            every=0.3,
+        )
+        self._tools.finish_reassign(plan)
+        self.elect_preferred(name)
+        return target
+
+    def elect_preferred(self, name: str) -> None:
+        """Give each partition back to its preferred leader where that one is in sync."""
+        partitions = [TopicPartition(name, n) for n in self._metadata().topics[name].partitions]
+        with clients.explained(self.connection, f"electing the preferred leaders of {name!r}"):
+            self._admin.elect_leaders(
+                ElectionType.PREFERRED, partitions, request_timeout=TIMEOUT
+            ).result()
+
+    @property
+    def _tools(self) -> Tools:
+        return Tools(self.connection, self._settings)
+
+    def _metadata(self) -> Any:
+        with clients.explained(self.connection, "asking for the topics"):
+            return self._admin.list_topics(timeout=TIMEOUT)
+
+    def _check_exists(self, name: str) -> None:
+        known = self._metadata().topics
+        if name not in known:
+            raise TopicError(f"there is no topic {name!r}{nearest(name, known)}")
+
+    def _check_replication(
+        self, name: str, replication: int, brokers: int, configs: Mapping[str, str | None]
+    ) -> None:
+        if not 1 <= replication <= brokers:
+            raise TopicError(
+                f"topic {name!r} cannot have replication {replication}: the cluster has "
+                f"{brokers} brokers, and each holds at most one replica of a partition."
+            )
+        in_sync = configs.get("min.insync.replicas")
+        if in_sync and in_sync.isdigit() and int(in_sync) > replication:
+            raise TopicError(
+                f"topic {name!r} cannot ask for {in_sync} in-sync replicas of {replication}: "
+                "no write with acks=all would ever succeed."
+            )
+
+    def _has_leaders(self, name: str, partitions: int) -> bool:
+        found = self._metadata().topics.get(name)
+        return (
+            found is not None
+            and len(found.partitions) == partitions
+            and all(partition.leader >= 0 for partition in found.partitions.values())
+        )
+
+    def _moved(
+        self, name: str, target: Mapping[int, Sequence[int]], progress: Callable[[str], None]
+    ) -> bool:
+        found = self._metadata().topics[name].partitions
+        done = sum(
+            list(found[number].replicas) == list(replicas)
+            and set(found[number].isrs) == set(replicas)
+            for number, replicas in target.items()
+        )
+        progress(f"{name}: {done} of {len(target)} partitions in place")
+        return done == len(target)
+
+    def _alter_configs(self, name: str, configs: Mapping[str, str | None], trial: bool) -> None:
+        entries = [
+            ConfigEntry(
+                key,
+                value or "",
+                incremental_operation=(
+                    AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                ),
+            )
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        altered = self._admin.incremental_alter_configs(
+            [resource], validate_only=trial, request_timeout=TIMEOUT
+        )
+        self._explain_configs(
+            lambda: clients.answer(altered, self.connection, f"altering topic {name!r}"), configs
+        )
+
+    def _explain_configs(self, ask: Callable[[], Any], configs: Mapping[str, Any]) -> None:
+        """Ask Kafka, and when it does not know a config, say which known one is nearest."""
+        try:
+            ask()
+        except TopicError as error:
+            known = self._config_names()
+            strange = [key for key in configs if known and key not in known]
+            if not strange:
+                raise
+            raise TopicError(
+                f"{strange[0]!r} is no topic config{nearest(strange[0], known)}"
+            ) from error
+
+    def _config_names(self) -> Sequence[str]:
+        some = next(iter(self.names(internal=True)), None)
+        return [] if some is None else list(self._configs([some])[some])
+
+    def _configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        described = self._admin.describe_configs(resources, request_timeout=TIMEOUT)
+        answers = clients.answer(described, self.connection, "asking for topic configs")
+        return {resource.name: entries for resource, entries in answers.items()}
+
+    def _offsets(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], int]:
+        """One end of each partition; a partition that has no leader is left out."""
+        asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+        offsets = {}
+        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT) if asked else {}
+        for where, future in futures.items():
+            try:
+                found = clients.answer({where: future}, self.connection, "asking for offsets")
+            except TallygateError:
+                continue
+            offsets[where.topic, where.partition] = found[where].offset
+        return offsets
+
+    def _describe(self, names: Sequence[str], sizes: Mapping[tuple[str, int], int]) -> list[Topic]:
+        if not names:
+            return []
+        metadata, configs = self._metadata().topics, self._configs(names)
+        led = [
+            (name, number)
+            for name in names
+            for number, partition in metadata[name].partitions.items()
+            if partition.leader >= 0
+        ]
+        begins = self._offsets(led, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        ends = self._offsets(led, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        topics = []
+        for name in names:
+            min_in_sync = int(configs[name]["min.insync.replicas"].value or 1)
+            partitions = tuple(
+                Partition(
+                    id=number,
+                    leader=found.leader if found.leader >= 0 else None,
+                    replicas=tuple(found.replicas),
+                    in_sync=tuple(sorted(found.isrs)),
+                    begin=begins.get((name, number)),
+                    end=ends.get((name, number)),
+                    size=sizes.get((name, number)),
+                    min_in_sync=min_in_sync,
+                )
+                for number, found in sorted(metadata[name].partitions.items())
+            )
+            own = {
+                key: entry.value or ""
+                for key, entry in configs[name].items()
+                if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+            }
+            topics.append(Topic(name, partitions, own, min_in_sync))
+        return topics

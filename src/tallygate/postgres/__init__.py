@@ -1,0 +1,1 @@
+"""PostgreSQL: the embedded server of a local stack, and reaching any other."""

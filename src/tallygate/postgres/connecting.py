@@ -1,0 +1,44 @@
+"""Reaching a PostgreSQL by its DSN, and saying why when it cannot be reached."""
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tallygate.errors import ConfigError, UnreachableError
+
+__all__ = ["check_postgres", "connect", "masked"]
+
+TIMEOUT = 10
+OLDEST = 14
+
+
+def connect(dsn: str, *, autocommit: bool = False) -> psycopg.Connection:
+    """Open a connection, or say in one sentence why not, without the password."""
+    try:
+        return psycopg.connect(dsn, connect_timeout=TIMEOUT, autocommit=autocommit)
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"postgres.dsn cannot be read: {error}".strip()) from error
+    except psycopg.OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UnreachableError(
+            f"PostgreSQL at {masked(dsn)} cannot be reached: {reason}; check the DSN and that the "
+            "server runs."
+        ) from error
+
+
+def check_postgres(dsn: str) -> str:
+    """Connect and describe the server; one that is too old is refused."""
+    with connect(dsn) as connection:
+        version = connection.info.server_version // 10000
+    if version < OLDEST:
+        raise UnreachableError(f"PostgreSQL {version} is too old; {OLDEST} or newer is needed.")
+    return f"PostgreSQL {version} at {masked(dsn)}"
+
+
+def masked(dsn: str) -> str:
+    """The DSN as key=value pairs with the password hidden."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return "(unreadable DSN)"
+    hidden = {"password": "********"} if "password" in parts else {}
+    return make_conninfo("", **{**parts, **hidden})

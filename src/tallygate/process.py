@@ -1,0 +1,153 @@
+"""Long-lived child processes that outlive, or do not outlive, the program that started them.
+
+A process is known by its pid *and* the moment it started: a pid alone may belong to somebody
+else by the time it is read back, after a crash or a reboot. Both are written next to the
+process's log as soon as it exists, so any later command can find it, act on it, or clean up.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import psutil
+
+from tallygate.errors import NodeError
+from tallygate.waiting import wait_until
+
+__all__ = ["Process", "ProcessState", "died", "tail"]
+
+RECORD = "process.json"
+
+# Children of this very program, kept so that they can be reaped: an unreaped child is a zombie.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+class ProcessState(Enum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Process:
+    """The process whose record, log and working files live in `folder`."""
+
+    folder: Path
+    log_name: str = "output.log"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / self.log_name
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        user: int | None = None,
+    ) -> None:
+        """Start `command` in a session of its own, so that no terminal signal reaches it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".previous.log"))
+        with self.log.open("wb") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=None if environment is None else dict(environment),
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+                start_new_session=True,
+            )
+        _children[child.pid] = child
+        record = {"pid": child.pid, "started": psutil.Process(child.pid).create_time()}
+        partial = self.folder / f"{RECORD}.partial"
+        partial.write_text(json.dumps(record))
+        partial.replace(self.folder / RECORD)
+
+    def find(self) -> psutil.Process | None:
+        """The live process of the record, or None when it is gone, a zombie or somebody else."""
+        try:
+            record = json.loads((self.folder / RECORD).read_text())
+            if child := _children.get(record["pid"]):
+                child.poll()
+            found = psutil.Process(record["pid"])
+            same = abs(found.create_time() - record["started"]) < 0.1
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
+            return None
+
+    @property
+    def pid(self) -> int | None:
+        found = self.find()
+        return found.pid if found else None
+
+    @property
+    def state(self) -> ProcessState:
+        found = self.find()
+        if found is None:
+            return ProcessState.STOPPED
+        with contextlib.suppress(psutil.NoSuchProcess):
+            paused = found.status() == psutil.STATUS_STOPPED
+            return ProcessState.PAUSED if paused else ProcessState.RUNNING
+        return ProcessState.STOPPED
+
+    def send(self, number: signal.Signals, *, tree: bool = False) -> None:
+        """Send a signal to the process, or with `tree` to it and all that it started."""
+        found = self.find()
+        if found is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = [found, *found.children(recursive=True)] if tree else [found]
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.send_signal(number)
+
+    def kill(self, timeout: float = 10) -> None:
+        """SIGKILL the whole tree and wait until nothing of it is left."""
+        self.send(signal.SIGKILL, tree=True)
+        self.wait_gone(timeout)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 30) -> None:
+        """Ask the process to end; one that has not by `timeout` is killed."""
+        self.send(signal.SIGCONT, tree=True)
+        self.send(number)
+        try:
+            self.wait_gone(timeout)
+        except TimeoutError:
+            self.kill()
+
+    def wait_gone(self, timeout: float) -> None:
+        wait_until(
+            lambda: self.find() is None,
+            timeout,
+            lambda: f"process {self.pid} is still there after {timeout:.0f} s",
+            error=TimeoutError,
+            every=0.02,
+        )
+        (self.folder / RECORD).unlink(missing_ok=True)
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a text file, without reading more than its end."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 400 * lines - 4096))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+    return []
+
+
+def died(what: str, lines: Sequence[str]) -> NodeError:
+    """The error for a process that is gone when it should not be, with what it said last."""
+    said = "".join(f"\n    {line}" for line in lines) or "\n    (it logged nothing)"
+    return NodeError(f"{what}; its last lines were:{said}")

@@ -1,0 +1,240 @@
+"""Every setting, declared once: its name, what it means, its default, and whether it is secret.
+
+A value comes from, in rising precedence: the default, `tallygate.toml`, a profile in that file,
+the environment (`TALLYGATE_` and the name in capitals, dots as underscores), a flag. Where a value
+came from is kept, so that `tallygate config` can say why a setting is what it is.
+
+A name that is not known is refused with the nearest one that is: a typing error that is silently
+ignored is how a pipeline ends up on the wrong cluster.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallygate.errors import ConfigError
+from tallygate.paths import default_cache_dir, default_state_dir
+
+__all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "nearest"]
+
+FILE = "tallygate.toml"
+ENVIRONMENT_PREFIX = "TALLYGATE_"
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    help: str
+    default: str | None = None
+    secret: bool = False
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper().replace(".", "_")
+
+
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("stack", "The local stack to use when no other cluster is configured.", "default"),
+        Setting("cache.dir", "Where downloaded jars are kept."),
+        Setting("state.dir", "Where local stacks and logs are kept."),
+        Setting("java.home", "The Java 17 or 21 to use, before JAVA_HOME and the PATH."),
+        Setting("ivy.settings", "An Ivy settings file, for fetching jars through a mirror."),
+        Setting("spark.master", "The Spark master.", "local[*]"),
+        Setting("spark.driver.memory", "The heap of Spark's driver.", "1g"),
+        Setting("postgres.dsn", "A PostgreSQL to use in place of the local stack's.", secret=True),
+        Setting("kafka.bootstrap.servers", "Kafka brokers, in place of the local stack's."),
+        Setting("kafka.client.id", "The name that brokers see and log.", "tallygate"),
+        Setting("kafka.security.protocol", "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+        Setting("kafka.sasl.mechanism", "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."),
+        Setting("kafka.sasl.username", "The user, for PLAIN and SCRAM."),
+        Setting("kafka.sasl.password", "The password, for PLAIN and SCRAM.", secret=True),
+        Setting("kafka.sasl.oauthbearer.client.id", "The client, for OAUTHBEARER."),
+        Setting(
+            "kafka.sasl.oauthbearer.client.secret", "The secret, for OAUTHBEARER.", secret=True
+        ),
+        Setting("kafka.sasl.oauthbearer.token.endpoint.url", "Where OAUTHBEARER tokens come from."),
+        Setting("kafka.sasl.oauthbearer.scope", "The scope to ask OAUTHBEARER tokens for."),
+        Setting("kafka.ssl.ca.location", "A PEM file with the authorities to trust."),
+        Setting("kafka.ssl.certificate.location", "A PEM file with the client's certificate."),
+        Setting("kafka.ssl.key.location", "A PEM file (PKCS #8) with the client's key."),
+        Setting("kafka.ssl.key.password", "The password of that key.", secret=True),
+        Setting(
+            "kafka.ssl.endpoint.identification.algorithm",
+            "https checks the broker's name against its certificate; none does not.",
+        ),
+    )
+}
+
+# Sections whose keys belong to somebody else and are passed on untouched.
+OPEN_SECTIONS: Mapping[str, str] = {
+    "kafka.java": "Properties handed to Java clients (Spark, Kafka's tools) as they are.",
+    "kafka.librdkafka": "Properties handed to librdkafka clients as they are.",
+    "spark.conf": "Spark properties handed to the session as they are.",
+}
+
+_SECRET_WORDS = ("password", "secret", "token", "jaas", "ssl.key", "keystore.key", "credential")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A setting's value and where it came from; printing it never shows a secret."""
+
+    text: str
+    origin: str
+    secret: bool = False
+
+    def __str__(self) -> str:
+        return "********" if self.secret else self.text
+
+    def __repr__(self) -> str:
+        return f"Value({str(self)!r}, {self.origin!r})"
+
+
+@dataclass(frozen=True)
+class Settings:
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, str] | None = None,
+        *,
+        file: Path | None = None,
+        profile: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> "Settings":
+        """Gather the settings from the file, the environment and `flags`.
+
+        Without `file`, `tallygate.toml` of the current folder is read if there is one.
+        """
+        environment = os.environ if environment is None else environment
+        profile = profile or environment.get(f"{ENVIRONMENT_PREFIX}PROFILE") or None
+        file = file or _named_file(environment)
+        values = {
+            setting.name: _value(setting.name, setting.default, "default")
+            for setting in SETTINGS.values()
+            if setting.default is not None
+        }
+        values["cache.dir"] = _value("cache.dir", str(default_cache_dir()), "default")
+        values["state.dir"] = _value("state.dir", str(default_state_dir()), "default")
+        for name, text, origin in _from_file(file, profile):
+            values[name] = _value(name, text, origin)
+        for name, text, origin in _from_environment(environment):
+            values[name] = _value(name, text, origin)
+        for name, text in (flags or {}).items():
+            values[_known(name, "a flag")] = _value(name, text, "a flag")
+        return cls(values)
+
+    def get(self, name: str) -> str | None:
+        value = self.values.get(_known(name, "the program"))
+        return value.text if value else None
+
+    def required(self, name: str) -> str:
+        text = self.get(name)
+        if text is None:
+            variable = SETTINGS[name].variable
+            raise ConfigError(f"{name} is not set: set it in {FILE}, by {variable} or by a flag.")
+        return text
+
+    def section(self, prefix: str) -> dict[str, str]:
+        """The settings below `prefix`, by the rest of their names."""
+        start = prefix + "."
+        return {
+            name.removeprefix(start): value.text
+            for name, value in self.values.items()
+            if name.startswith(start)
+        }
+
+    @property
+    def cache_dir(self) -> Path:
+        return Path(self.required("cache.dir")).expanduser()
+
+    @property
+    def state_dir(self) -> Path:
+        return Path(self.required("state.dir")).expanduser()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known name most like `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def is_secret(name: str) -> bool:
+    setting = SETTINGS.get(name)
+    if setting is not None:
+        return setting.secret
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def _value(name: str, text: str | None, origin: str) -> Value:
+    return Value(text or "", origin, is_secret(name))
+
+
+def _known(name: str, origin: str) -> str:
+    if name in SETTINGS or any(name.startswith(f"{section}.") for section in OPEN_SECTIONS):
+        return name
+    raise ConfigError(f"{origin} sets {name!r}, which is no setting{nearest(name, SETTINGS)}")
+
+
+def _named_file(environment: Mapping[str, str]) -> Path | None:
+    named = environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    return Path(named) if named else None
+
+
+def _from_file(file: Path | None, profile: str | None) -> Iterator[tuple[str, str, str]]:
+    path = file or Path(FILE)
+    if file is None and not path.exists():
+        if profile:
+            raise ConfigError(f"profile {profile!r} is asked for, but there is no {FILE} here.")
+        return
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    profiles = document.pop("profiles", {})
+    yield from _flatten(document, "", str(path))
+    if profile is None:
+        return
+    if profile not in profiles:
+        raise ConfigError(f"{path} has no profile {profile!r}{nearest(profile, profiles)}")
+    yield from _flatten(profiles[profile], "", f"{path}, profile {profile}")
+
+
+def _flatten(
+    table: Mapping[str, object], prefix: str, origin: str
+) -> Iterator[tuple[str, str, str]]:
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}.", origin)
+        elif isinstance(value, bool):
+            yield _known(name, origin), str(value).lower(), origin
+        elif isinstance(value, str | int | float):
+            yield _known(name, origin), str(value), origin
+        else:
+            raise ConfigError(
+                f"{origin} sets {name!r} to a {type(value).__name__}; write it as a string."
+            )
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    by_variable = {setting.variable: setting.name for setting in SETTINGS.values()}
+    reserved = {f"{ENVIRONMENT_PREFIX}{word}" for word in ("PROFILE", "CONFIG", "DEBUG")}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in reserved:
+            continue
+        name = by_variable.get(variable)
+        if name is None:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+            if not any(name.startswith(f"{section}.") for section in OPEN_SECTIONS):
+                close = nearest(variable, by_variable)
+                raise ConfigError(f"the environment sets {variable}, which is no setting{close}")
+        yield name, text, f"the environment ({variable})"

@@ -1,0 +1,1 @@
+"""Spark: jars, the session, the worker daemon."""

@@ -1,0 +1,123 @@
+"""The one way to get a Spark session.
+
+Spark is loud. What its JVM and workers write goes to a file of its own in the state folder, so
+that a terminal shows only what its user asked for, and nothing is lost when it is needed.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from tallygate.errors import ConfigError, MachineError
+from tallygate.java import find_java
+from tallygate.process import tail
+from tallygate.settings import Settings
+from tallygate.spark.jars import jar_paths
+
+__all__ = ["session"]
+
+CONNECTOR_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+FEWEST_SHUFFLE_PARTITIONS, MOST_SHUFFLE_PARTITIONS = 2, 64
+LOGS_KEPT = 20
+
+
+def session(
+    name: str = "tallygate",
+    *,
+    master: str | None = None,
+    existing: SparkSession | None = None,
+    config: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> SparkSession:
+    """A session that can talk to Kafka and PostgreSQL.
+
+    Settings in rising precedence: those below, `spark.conf.*` of the settings, `config`. A session
+    of the user's own is checked for the Kafka connector and otherwise left as it is.
+    """
+    settings = settings or Settings.load()
+    existing = existing or SparkSession.getActiveSession()
+    if existing is not None:
+        _check_connector(existing, settings)
+        return existing
+    java = find_java(settings)
+    jars = [str(path) for path in jar_paths("spark", settings, progress)]
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = {**settings.section("spark.conf"), **(config or {})}
+    log = _new_log(settings.state_dir / "logs")
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(
+        list(
+            {
+                "spark.app.name": name,
+                "spark.master": master or settings.required("spark.master"),
+                "spark.driver.memory": settings.required("spark.driver.memory"),
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.jars": ",".join(jars),
+                "spark.python.daemon.module": "tallygate.spark.daemon",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.execution.arrow.pyspark.enabled": "true",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                **given,
+            }.items()
+        )
+    )
+    progress("Spark: starting")
+    _launch(conf, log)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    if "spark.sql.shuffle.partitions" not in given:
+        spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
+    return spark
+
+
+def _launch(conf: SparkConf, log: Path) -> None:
+    """Start the JVM with its output in `log`. Under spark-submit there is a JVM already."""
+    with log.open("wb") as file:
+        try:
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, {"stdout": file, "stderr": file}
+            )
+        except PySparkRuntimeError as error:
+            said = "".join(f"\n    {line}" for line in tail(log, 10))
+            raise MachineError(f"Spark did not start; its last lines were:{said}") from error
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _new_log(folder: Path) -> Path:
+    """A file for this session's log; only the newest are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"spark-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+
+
+def _shuffle_partitions(spark: SparkSession) -> int:
+    """As many as the cores. Spark's 200 are for large batches: a stream pays for each of them, in
+    tasks and in state stores, with every micro-batch."""
+    cores = spark.sparkContext.defaultParallelism
+    return max(FEWEST_SHUFFLE_PARTITIONS, min(cores, MOST_SHUFFLE_PARTITIONS))
+
+
+def _check_connector(spark: SparkSession, settings: Settings) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    try:
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName(CONNECTOR_CLASS, False, loader)
+    except Exception as error:
+        jars = ",".join(str(path) for path in jar_paths("spark", settings))
+        raise ConfigError(
+            "this Spark session lacks the Kafka connector; start it with the property "
+            f"spark.jars={jars}"
+        ) from error

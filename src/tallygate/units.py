@@ -1,0 +1,44 @@
+"""Durations and sizes as people write them, and back."""
+
+import re
+
+from tallygate.errors import ConfigError
+
+__all__ = ["duration_ms", "human_size", "size_bytes"]
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES: dict[str, int] = {"": 1, "B": 1} | {
+    prefix + suffix: factor**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for suffix, factor in (("B", 1000), ("iB", 1024))
+}
+
+
+def duration_ms(text: str) -> int:
+    """`7d`, `12h`, `30m`, `45s`, `500ms` as milliseconds; `forever` is -1, as in Kafka."""
+    if text == "forever":
+        return -1
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", text)
+    if not match:
+        raise ConfigError(f"{text!r} is no duration: write 7d, 12h, 30m, 45s, 500ms or forever.")
+    return round(float(match[1]) * _MILLISECONDS[match[2]])
+
+
+def size_bytes(text: str) -> int:
+    """`500MB`, `1GiB`, `1024` as bytes; `unlimited` is -1, as in Kafka."""
+    if text == "unlimited":
+        return -1
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
+    if not match or match[2] not in _BYTES:
+        raise ConfigError(f"{text!r} is no size: write 1024, 500MB, 1GiB or unlimited.")
+    return round(float(match[1]) * _BYTES[match[2]])
+
+
+def human_size(count: int) -> str:
+    """A count of bytes in the largest binary unit that keeps it at 1 or more."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,41 @@
+import pytest
+
+from tallygate.errors import ConfigError
+from tallygate.units import duration_ms, human_size, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("500ms", 500), ("1.5s", 1500), ("30m", 1_800_000), ("7d", 604_800_000), ("forever", -1)],
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    assert duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1024", 1024), ("500MB", 500_000_000), ("1GiB", 1 << 30), ("unlimited", -1)],
+)
+def test_sizes(text: str, count: int) -> None:
+    assert size_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 weeks"])
+def test_bad_durations_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no duration"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "MB", "1 GX", "-5MB"])
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no size"):
+        size_bytes(text)
+
+
+def test_human_sizes() -> None:
+    assert [human_size(n) for n in (0, 1023, 1536, 5 << 40)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 TiB",
+    ]
