@@ -1,4 +1,5 @@
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,8 @@ def test_free_ports_are_different_avoidable_and_below_the_ephemeral_range() -> N
     first = free_ports(20)
     assert len(set(first)) == 20
     assert not set(free_ports(20, avoid=set(first))) & set(first)
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        assert max(first) < int(file.read().split()[0])
+    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert max(first) < int(ephemeral[0])
 
 
 def test_a_port_in_use_is_noticed_and_named() -> None:

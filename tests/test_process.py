@@ -68,7 +68,8 @@ def test_a_broken_record_counts_as_none(tmp_path: Path) -> None:
 
 def test_a_stubborn_process_is_killed_in_the_end(tmp_path: Path) -> None:
     process = Process(tmp_path)
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN)\nprint(1, flush=True)\n"
+    deaf += "time.sleep(60)"
     process.start([sys.executable, "-c", deaf])
     wait_until(lambda: tail(process.log, 1) == ["1"], 10, "never ready")
     process.stop(timeout=0.3)

@@ -23,6 +23,7 @@ from tallygate.waiting import wait_until
 __all__ = ["Process", "ProcessState", "died", "tail"]
 
 RECORD = "process.json"
+LAST_LINES = 10
 
 # Children of this very program, kept so that they can be reaped: an unreaped child is a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -148,6 +149,12 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def died(what: str, lines: Sequence[str]) -> NodeError:
-    """The error for a process that is gone when it should not be, with what it said last."""
-    said = "".join(f"\n    {line}" for line in lines) or "\n    (it logged nothing)"
+    """The error for a process that is gone when it should not be, with what it said last.
+
+    The frames of Java's stack traces are left out: what was thrown says more than where.
+    """
+    telling = [line for line in lines if line.strip() and not line.startswith("\tat ")][
+        -LAST_LINES:
+    ]
+    said = "".join(f"\n    {line}" for line in telling) or "\n    (it logged nothing)"
     return NodeError(f"{what}; its last lines were:{said}")

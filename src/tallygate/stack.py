@@ -27,12 +27,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tallygate.errors import ConfigError, MachineError, StackError
 from tallygate.guard import Guard, kill_recorded
+from tallygate.java import find_java
 from tallygate.kafka.cluster import Cluster, ClusterSpec
 from tallygate.kafka.node import Node
 from tallygate.ports import check_free, free_ports, is_free
 from tallygate.postgres.server import Postgres, PostgresSpec
 from tallygate.process import ProcessState
 from tallygate.settings import Settings
+from tallygate.spark.jars import jar_paths
 
 __all__ = ["Stack", "StackSpec", "StackState"]
 
@@ -183,6 +185,8 @@ class Stack:
                     "choose another name with --name."
                 )
             self._check_machine()
+            find_java(self.settings)
+            jar_paths("kafka", self.settings, progress)
             self._prepare(state)
             healing = state is StackState.PARTIAL
             guard = None if healing else Guard(self.folder, purge=self._purge)

@@ -73,8 +73,8 @@ def create(
     sets: Set = None,
 ) -> None:
     """Create a topic (1 partition and up to 3 replicas unless told otherwise)."""
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
     configs = _configs(min_isr, retention, retention_size, compact, topic_config)
+    topics = _topics(name, bootstrap_servers, config, profile, sets)
     topics.create(
         topic,
         partitions=1 if partitions is None else partitions,

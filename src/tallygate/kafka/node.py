@@ -108,7 +108,7 @@ class Node:
         command = [*self._java(), *tool, "--config", str(self.folder / "server.properties")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            lines = (done.stdout + done.stderr).strip().splitlines()[-10:]
+            lines = (done.stdout + done.stderr).splitlines()
             raise died(f"Kafka {self.description} could not be formatted", lines)
 
     def start(self) -> None:
@@ -117,12 +117,12 @@ class Node:
         command = [*self._java(), "kafka.Kafka", str(self.folder / "server.properties")]
         self.process.start(command, environment=dict(os.environ))
 
-    def stop(self) -> None:
-        self.process.stop(signal.SIGTERM, timeout=30)
+    def stop(self, timeout: float = 30) -> None:
+        self.process.stop(signal.SIGTERM, timeout)
 
     def check_alive(self) -> None:
         if self.state is ProcessState.STOPPED:
-            lines = tail(self.process.log, 12)
+            lines = tail(self.process.log, 200)
             raise died(f"Kafka {self.description} died", lines)
 
     def _ports(self) -> list[tuple[int, str]]:

@@ -68,35 +68,54 @@ def assign(
 ) -> list[list[int]]:
     """Replicas for each partition on `brokers` (number to rack), the preferred leader first.
 
-    Replicas that are in place stay unless their broker holds more than its share; the rest go to
-    the emptiest broker, on a rack that the partition does not use yet where there is one. Then
-    each partition is led by the broker among its replicas that leads least.
+    Replicas that are in place stay; missing ones go to the emptiest broker, on a rack that the
+    partition does not use yet where there is one. Then single replicas move from the fullest
+    broker to the emptiest until none holds two more than another, and each partition is led by
+    the broker among its replicas that leads least.
     """
     size = replication or max(len(replicas) for replicas in current)
     if size > len(brokers):
         raise TopicError(f"replication {size} needs {size} brokers, but {len(brokers)} are given.")
-    share = math.ceil(len(current) * size / len(brokers))
-    held: Counter[int] = Counter()
-    placed: list[list[int]] = []
-    for replicas in current:
-        kept = [b for b in replicas if b in brokers and held[b] < share][:size]
-        held.update(kept)
-        placed.append(kept)
-    for kept in placed:
-        while len(kept) < size:
-            racks = {brokers[b] for b in kept}
-            free = [b for b in brokers if b not in kept]
-            best = min(free, key=lambda b: (brokers[b] in racks and _racked(brokers), held[b], b))
-            kept.append(best)
+    placed = [[b for b in replicas if b in brokers][:size] for replicas in current]
+    held = Counter(dict.fromkeys(brokers, 0))
+    held.update(b for replicas in placed for b in replicas)
+    for replicas in placed:
+        while len(replicas) < size:
+            free = [b for b in brokers if b not in replicas]
+            best = min(free, key=lambda b: (_shares_rack(b, replicas, brokers), held[b], b))
+            replicas.append(best)
             held[best] += 1
+    while _move_one(placed, held, brokers):
+        pass
     leads: Counter[int] = Counter()
-    for kept in placed:
-        leader = min(kept, key=lambda b: (leads[b], kept.index(b)))
+    for replicas in placed:
+        leader = min(replicas, key=lambda b: (leads[b], replicas.index(b)))
         leads[leader] += 1
-        kept.remove(leader)
-        kept.insert(0, leader)
+        replicas.remove(leader)
+        replicas.insert(0, leader)
     return placed
 
 
-def _racked(brokers: Mapping[int, str | None]) -> bool:
-    return any(rack is not None for rack in brokers.values())
+def _move_one(
+    placed: list[list[int]], held: Counter[int], brokers: Mapping[int, str | None]
+) -> bool:
+    """Move one replica from a fuller broker to an emptier one, if that evens the load."""
+    for full in sorted(held, key=lambda b: -held[b]):
+        for empty in sorted(held, key=lambda b: held[b]):
+            if held[full] - held[empty] < 2:
+                break
+            for replicas in placed:
+                if full not in replicas or empty in replicas:
+                    continue
+                others = [b for b in replicas if b != full]
+                if _shares_rack(empty, others, brokers) <= _shares_rack(full, others, brokers):
+                    replicas[replicas.index(full)] = empty
+                    held[full] -= 1
+                    held[empty] += 1
+                    return True
+    return False
+
+
+def _shares_rack(broker: int, replicas: Sequence[int], brokers: Mapping[int, str | None]) -> bool:
+    rack = brokers[broker]
+    return rack is not None and any(brokers[other] == rack for other in replicas)

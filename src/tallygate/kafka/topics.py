@@ -32,7 +32,7 @@ from tallygate.waiting import wait_until
 
 __all__ = ["Broker", "Partition", "Topic", "Topics"]
 
-TIMEOUT = 15.0
+TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -251,9 +251,8 @@ class Topics:
         """Give each partition back to its preferred leader where that one is in sync."""
         partitions = [TopicPartition(name, n) for n in self._metadata().topics[name].partitions]
         with clients.explained(self.connection, f"electing the preferred leaders of {name!r}"):
-            self._admin.elect_leaders(
-                ElectionType.PREFERRED, partitions, request_timeout=TIMEOUT
-            ).result()
+            # confluent-kafka fails on a request_timeout here, so the client's own limit holds.
+            self._admin.elect_leaders(ElectionType.PREFERRED, partitions).result()
 
     @property
     def _tools(self) -> Tools:

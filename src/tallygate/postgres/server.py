@@ -102,7 +102,7 @@ class Postgres:
 
     def _answers(self) -> bool:
         if self.state is ProcessState.STOPPED:
-            raise died("PostgreSQL died", tail(self.process.log, 12))
+            raise died("PostgreSQL died", tail(self.process.log, 200))
         try:
             psycopg.connect(self.dsn, connect_timeout=5).close()
         except psycopg.OperationalError:
@@ -134,7 +134,7 @@ class Postgres:
                 extra_groups=None if user is None else [],
             )
         if done.returncode != 0:
-            lines = (done.stdout + done.stderr).strip().splitlines()[-10:]
+            lines = (done.stdout + done.stderr).splitlines()
             raise died("PostgreSQL could not be initialized", lines)
         self._create_database(programs, partial, user)
         partial.rename(self.data)

@@ -226,10 +226,12 @@ def _run_ivy(
 
 
 def _reason(lines: list[str]) -> str:
-    telling = [line for line in lines if "UNRESOLVED" not in line and line.startswith("::")]
-    problems = [line.strip(": ") for line in telling if "not found" in line or "unresolved" in line]
-    problems += [line for line in lines if "ERROR" in line or "Exception" in line]
-    return problems[0] if problems else (lines[-1] if lines else "Ivy said nothing")
+    """The line of Ivy's report that says most."""
+    for sign in ("not found", "[NOT FOUND", "FAILED", "Exception", "ERROR"):
+        for line in lines:
+            if sign in line:
+                return line.strip(": \t")
+    return lines[-1] if lines else "Ivy said nothing"
 
 
 def _digest(path: Path) -> str:

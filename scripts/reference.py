@@ -1,0 +1,64 @@
+"""Writes docs/cli.md from the commands themselves; a test fails when the file is out of date."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tallygate import errors
+from tallygate.cli import app
+
+TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
+HEAD = """# The command line
+
+Results go to stdout, progress to stderr. `--debug`, anywhere on the line, shows the traceback of an
+error. This page is written by `make docs`.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 2 | the command line is wrong: an unknown flag, a missing argument |
+{errors}
+| 130 | interrupted |
+"""
+
+
+def reference() -> str:
+    rows = []
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        rows.append((error.exit_code, f"| {error.exit_code} | `{name}`: {_sentence(error)} |"))
+    text = HEAD.format(errors="\n".join(row for _, row in sorted(rows)))
+    root = typer.main.get_command(app)
+    return text + "".join(_command(command, path) for path, command in _walk(root, "tallygate"))
+
+
+def _walk(command: Any, path: str) -> list[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        return [(path, command)]
+    return [
+        pair for name, below in command.commands.items() for pair in _walk(below, f"{path} {name}")
+    ]
+
+
+def _command(command: Any, path: str) -> str:
+    arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
+    lines = [f"\n## `{' '.join([path, *arguments])}`\n", _sentence(command.callback), ""]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    if options:
+        lines += ["| option | meaning |", "|---|---|"]
+        for option in options:
+            names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+            lines.append(f"| {names} | {option.help or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(thing: Any) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference())

@@ -1,0 +1,83 @@
+"""The session against real Kafka and PostgreSQL."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tallygate import Stack, Topics, session
+from tallygate.demo import TABLE, TOPIC, load, stream
+from tallygate.errors import ConfigError
+from tallygate.settings import Settings
+from tallygate.spark import session as session_module
+
+
+def test_the_session_is_fit_for_streaming(spark: SparkSession) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    assert int(spark.conf.get("spark.sql.shuffle.partitions") or 0) == max(2, cores)
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_an_existing_session_is_taken_as_it_is(spark: SparkSession, settings: Settings) -> None:
+    assert session(existing=spark, settings=settings) is spark
+    assert session(settings=settings) is spark
+
+
+def test_a_session_without_the_connector_is_refused_with_the_cure(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "CONNECTOR_CLASS", "org.example.NotThere")
+    with pytest.raises(ConfigError, match="spark.jars=.*spark-sql-kafka"):
+        session(existing=spark, settings=settings)
+
+
+def test_workers_run_this_python_under_our_daemon(spark: SparkSession) -> None:
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import zipimport
+
+        patched = zipimport.zipimporter.invalidate_caches.__module__
+        loaded = str({"confluent_kafka", "psycopg", "pyarrow.json"} <= set(sys.modules))
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict(
+                {"python": [sys.executable], "patched": [patched], "loaded": [loaded]}
+            )
+
+    schema = "python string, patched string, loaded string"
+    row = spark.range(1).repartition(1).mapInArrow(look, schema).collect()[0]
+    assert row.python == sys.executable
+    assert row.patched in ("tallygate.spark.daemon", "__main__")
+    assert row.loaded == "True"
+
+
+def test_the_log_is_saved_and_kept_off_the_terminal(
+    spark: SparkSession, settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.java.lang.System.err.println("a word from the JVM")
+    captured = capfd.readouterr()
+    assert "a word" not in captured.out + captured.err
+    newest = max((settings.state_dir / "logs").glob("spark-*.log"), key=lambda p: p.stat().st_mtime)
+    assert "a word from the JVM" in newest.read_text()
+
+
+def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"spark-2020010{number:02}.log").touch()
+    session_module._new_log(tmp_path).touch()
+    assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT
+
+
+def test_from_kafka_through_spark_into_postgres(
+    stack: Stack, spark: SparkSession, topics: Topics
+) -> None:
+    topics.create(TOPIC, partitions=4)
+    load(stack.cluster.connection, 5000, lambda _: None)
+    stream(spark, stack.cluster.connection, stack.dsn, lambda _: None)
+    with psycopg.connect(stack.dsn) as connection:
+        found = connection.execute(f"SELECT count(*), min(id), max(id) FROM {TABLE}").fetchone()
+    assert found == (5000, 0, 4999)

@@ -1,0 +1,105 @@
+"""What is exported, what is documented, and which way imports go."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tallygate
+
+SOURCE = Path(tallygate.__file__).parent
+ROOT = SOURCE.parent.parent
+
+# Lower parts never import higher ones. Parts on one line may import each other.
+LAYERS = (
+    ("errors", "waiting", "paths", "units"),
+    ("process", "ports", "settings"),
+    ("guard", "java"),
+    ("spark.jars", "spark.daemon"),
+    ("kafka.connection",),
+    ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools", "postgres.connecting"),
+    ("kafka.cluster", "kafka.topics", "postgres.server"),
+    ("spark.session", "stack"),
+    ("doctor", "demo"),
+    ("cli.output",),
+    ("cli.options",),
+    ("cli.cluster", "cli.machine", "cli.stack", "cli.topic"),
+    ("cli",),
+    ("__main__",),
+)
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path
+    return found
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of this package that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tallygate"):
+            base = (node.module or "").removeprefix("tallygate").lstrip(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".lstrip(".")
+                names.add(inner if inner in _modules() else base)
+    return names - {""}
+
+
+def test_the_exported_names() -> None:
+    assert set(tallygate.__all__) == {
+        "Cluster",
+        "Connection",
+        "Settings",
+        "Stack",
+        "TallygateError",
+        "Topics",
+        "session",
+    }
+    for name in tallygate.__all__:
+        assert getattr(tallygate, name) is not None
+    assert set(tallygate.__all__) <= set(dir(tallygate))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        tallygate.nonsense  # noqa: B018
+
+
+def test_what_is_exported_is_documented() -> None:
+    documented = (ROOT / "docs" / "python.md").read_text()
+    for name in tallygate.__all__:
+        assert f"`{name}" in documented, f"docs/python.md does not mention {name}"
+
+
+def test_importing_the_package_is_quick() -> None:
+    program = "import sys, tallygate; print([m for m in ('pyspark', 'psutil') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_module_has_a_layer() -> None:
+    packages = {"", "kafka", "spark", "postgres"}
+    layered = {name for layer in LAYERS for name in layer}
+    assert set(_modules()) - packages == layered
+
+
+def test_imports_go_one_way() -> None:
+    level = {name: index for index, layer in enumerate(LAYERS) for name in layer}
+    wrong = [
+        f"{name} imports {imported}"
+        for name, path in _modules().items()
+        for imported in _imports(path)
+        if name in level and imported in level and level[imported] > level[name]
+    ]
+    assert not wrong
+
+
+def test_every_module_says_why_it_exists() -> None:
+    for name, path in _modules().items():
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{name} has no docstring"
