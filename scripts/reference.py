@@ -19,19 +19,21 @@ error. This page is written by `make docs`.
 
 | code | meaning |
 |---|---|
-| 0 | done |
-| 2 | the command line is wrong: an unknown flag, a missing argument |
-{errors}
-| 130 | interrupted |
+{codes}
 """
+OTHER_CODES = {
+    0: "Done.",
+    2: "The command line is wrong: an unknown flag, a missing argument.",
+    130: "Interrupted.",
+}
 
 
 def reference() -> str:
-    rows = []
+    codes = dict(OTHER_CODES)
     for name in errors.__all__:
         error = getattr(errors, name)
-        rows.append((error.exit_code, f"| {error.exit_code} | `{name}`: {_sentence(error)} |"))
-    text = HEAD.format(errors="\n".join(row for _, row in sorted(rows)))
+        codes[error.exit_code] = f"`{name}`: {_sentence(error)}"
+    text = HEAD.format(codes="\n".join(f"| {code} | {codes[code]} |" for code in sorted(codes)))
     root = typer.main.get_command(app)
     return text + "".join(_command(command, path) for path, command in _walk(root, "tallygate"))
 

@@ -152,14 +152,14 @@ def test_nothing_outlives_its_owner(stack: Stack, settings: Settings, number: in
     wait_until(lambda: not owned.folder.exists(), 20, "files are left behind")
 
 
-def test_a_failed_start_leaves_no_process(settings: Settings) -> None:
-    stack = Stack("broken", brokers=1, config={"num.io.threads": "-1"}, settings=settings)
+def test_a_failed_start_leaves_no_process(stack: Stack, settings: Settings) -> None:
+    broken = Stack("broken", brokers=1, config={"num.io.threads": "-1"}, settings=settings)
     with pytest.raises(NodeError, match=r"num\.io\.threads"):
-        stack.up()
-    assert _state(stack) is StackState.DOWN
-    assert not _processes(stack)
-    stack.down(purge=True)
-    assert stack.state is StackState.ABSENT
+        broken.up()
+    assert _state(broken) is StackState.DOWN
+    assert not _processes(broken)
+    broken.down(purge=True)
+    assert broken.state is StackState.ABSENT
 
 
 def test_a_fixed_port_in_use_is_refused_before_anything_is_made(

@@ -118,7 +118,7 @@ def _postgres(settings: Settings) -> Finding:
         if stack is None:
             return Finding("postgres", Health.SKIPPED, "none configured, no local stack up")
         dsn = stack.dsn
-    return Finding("postgres", Health.OK, check_postgres(dsn))
+    return Finding("postgres", Health.OK, check_postgres(dsn, settings.timeout))
 
 
 def _running_stack(settings: Settings) -> Stack | None:

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TallygateError(Exception):
-    """The root of the tree: catch this to catch everything Tallygate raises on purpose."""
+    """Something failed that has no more precise name; every error here is one of these."""
 
     exit_code = 1
 

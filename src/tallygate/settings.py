@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("stack", "The local stack to use when no other cluster is configured.", "default"),
+        Setting("timeout", "How many seconds a server has to answer.", "10"),
         Setting("cache.dir", "Where downloaded jars are kept."),
         Setting("state.dir", "Where local stacks and logs are kept."),
         Setting("java.home", "The Java 17 or 21 to use, before JAVA_HOME and the PATH."),
@@ -149,6 +150,17 @@ class Settings:
             for name, value in self.values.items()
             if name.startswith(start)
         }
+
+    @property
+    def timeout(self) -> float:
+        text = self.required("timeout")
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = 0
+        if not seconds > 0:
+            raise ConfigError(f"timeout is {text!r}; it must be a number of seconds above 0.")
+        return seconds
 
     @property
     def cache_dir(self) -> Path:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from fixtures.commands import Tallygate
 from tallygate import Stack
+from tallygate.cli import main
 from tallygate.errors import ConfigError, MachineError, StackError, TopicError, UnreachableError
 
 HEAVY = ("pyspark", "confluent_kafka", "psycopg", "pyarrow", "pandas", "yaml", "rich.table")
@@ -42,10 +44,19 @@ def test_version(tallygate: Tallygate) -> None:
         ("topic list", StackError.exit_code, "the local stack 'default' is not up"),
         ("topic list --set nonsense", ConfigError.exit_code, "must be written NAME=VALUE"),
         ("topic list --set kafka.bootsrap.servers=x", ConfigError.exit_code, "did you mean"),
+        (
+            "topic list --set timeout=soon -b x:1",
+            ConfigError.exit_code,
+            "number of seconds above 0",
+        ),
         ("topic list --config no.toml", ConfigError.exit_code, "no.toml cannot be read"),
         ("topic delete t", ConfigError.exit_code, "needs --yes"),
         ("topic alter t", ConfigError.exit_code, "nothing to alter"),
-        ("topic list -b 127.0.0.1:9", UnreachableError.exit_code, "did not answer in time"),
+        (
+            "topic list -b 127.0.0.1:9 --set timeout=1",
+            UnreachableError.exit_code,
+            "did not answer in time",
+        ),
         ("status --name none", StackError.exit_code, "there is no stack 'none'"),
         ("down", StackError.exit_code, "does not exist"),
         ("cluster kill 1", StackError.exit_code, "there is no stack 'default'"),
@@ -55,13 +66,23 @@ def test_version(tallygate: Tallygate) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence_and_its_code(
-    tallygate: Tallygate, line: str, code: int, said: str
+    line: str,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = tallygate(*line.split(), code=code)
-    assert said in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tallygate", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    printed = capsys.readouterr().err
+    assert said in printed
     if code != 2:
-        assert done.stderr.strip().count("\n") == 0
-        assert done.stderr.startswith("tallygate: ")
+        assert printed.strip().count("\n") == 0
+        assert printed.startswith("tallygate: ")
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -100,6 +121,7 @@ def test_doctor_is_content_with_a_running_stack(stack: Stack, tallygate: Tallyga
 def test_doctor_names_each_problem_and_fails(tallygate: Tallygate) -> None:
     done = tallygate(
         *("doctor", "-o", "json", "-b", "127.0.0.1:9", "--set", "java.home=/nowhere"),
+        *("--set", "timeout=1"),
         *("--set", "postgres.dsn=postgresql://u:hunter2@127.0.0.1:9/d"),
         code=1,
     )

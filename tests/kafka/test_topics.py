@@ -9,6 +9,7 @@ from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.topics import Partition
+from tallygate.settings import Settings
 
 NewTopic = Callable[..., str]
 
@@ -139,6 +140,6 @@ def test_refusals_say_why_and_change_nothing(topics: Topics, new_topic: NewTopic
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_in_bounded_time() -> None:
-    topics = Topics(Connection.to("127.0.0.1:9"))
+    topics = Topics(Connection.to("127.0.0.1:9"), Settings.load({"timeout": "1"}))
     with pytest.raises(UnreachableError, match="Kafka at 127.0.0.1:9 did not answer in time"):
         topics.names()

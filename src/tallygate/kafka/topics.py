@@ -32,8 +32,6 @@ from tallygate.waiting import wait_until
 
 __all__ = ["Broker", "Partition", "Topic", "Topics"]
 
-TIMEOUT = 10.0
-
 
 @dataclass(frozen=True)
 class Broker:
@@ -103,11 +101,12 @@ class Topics:
     def __init__(self, connection: Connection, settings: Settings | None = None) -> None:
         self.connection = connection
         self._settings = settings or Settings.load()
+        self._timeout = self._settings.timeout
         self._admin: AdminClient = clients.admin(connection)
 
     def brokers(self) -> list[Broker]:
         with clients.explained(self.connection, "asking for the brokers"):
-            nodes = self._admin.describe_cluster(request_timeout=TIMEOUT).result().nodes
+            nodes = self._admin.describe_cluster(request_timeout=self._timeout).result().nodes
         return sorted(
             (Broker(node.id, f"{node.host}:{node.port}", node.rack) for node in nodes),
             key=lambda broker: broker.id,
@@ -144,13 +143,15 @@ class Topics:
         doing = f"creating topic {name!r}"
         self._explain_configs(
             lambda: clients.answer(
-                self._admin.create_topics([new], request_timeout=TIMEOUT), self.connection, doing
+                self._admin.create_topics([new], request_timeout=self._timeout),
+                self.connection,
+                doing,
             ),
             configs or {},
         )
         wait_until(
             lambda: self._has_leaders(name, partitions),
-            TIMEOUT,
+            self._timeout,
             f"topic {name!r} was created, but has partitions without a leader.",
             error=UnreachableError,
         )
@@ -160,11 +161,11 @@ class Topics:
             self._check_exists(name)
             if name.startswith("__"):
                 raise TopicError(f"{name!r} is Kafka's own topic and is not deleted here.")
-        deleted = self._admin.delete_topics(list(names), request_timeout=TIMEOUT)
+        deleted = self._admin.delete_topics(list(names), request_timeout=self._timeout)
         clients.answer(deleted, self.connection, f"deleting {', '.join(names)}")
         wait_until(
             lambda: not set(names) & set(self._metadata().topics),
-            TIMEOUT,
+            self._timeout,
             f"deleting {', '.join(names)} was accepted, but is not done yet.",
             error=UnreachableError,
         )
@@ -193,13 +194,13 @@ class Topics:
                 self._alter_configs(name, configs, trial)
             if wanted:
                 grown = self._admin.create_partitions(
-                    [wanted], validate_only=trial, request_timeout=TIMEOUT
+                    [wanted], validate_only=trial, request_timeout=self._timeout
                 )
                 clients.answer(grown, self.connection, f"adding partitions to {name!r}")
         if partitions:
             wait_until(
                 lambda: self._has_leaders(name, partitions),
-                TIMEOUT,
+                self._timeout,
                 f"topic {name!r} has new partitions without a leader.",
                 error=UnreachableError,
             )
@@ -260,7 +261,7 @@ class Topics:
 
     def _metadata(self) -> Any:
         with clients.explained(self.connection, "asking for the topics"):
-            return self._admin.list_topics(timeout=TIMEOUT)
+            return self._admin.list_topics(timeout=self._timeout)
 
     def _check_exists(self, name: str) -> None:
         known = self._metadata().topics
@@ -315,7 +316,7 @@ class Topics:
         ]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         altered = self._admin.incremental_alter_configs(
-            [resource], validate_only=trial, request_timeout=TIMEOUT
+            [resource], validate_only=trial, request_timeout=self._timeout
         )
         self._explain_configs(
             lambda: clients.answer(altered, self.connection, f"altering topic {name!r}"), configs
@@ -340,7 +341,7 @@ class Topics:
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        described = self._admin.describe_configs(resources, request_timeout=TIMEOUT)
+        described = self._admin.describe_configs(resources, request_timeout=self._timeout)
         answers = clients.answer(described, self.connection, "asking for topic configs")
         return {resource.name: entries for resource, entries in answers.items()}
 
@@ -350,7 +351,7 @@ class Topics:
         """One end of each partition; a partition that has no leader is left out."""
         asked = {TopicPartition(topic, number): spec for topic, number in partitions}
         offsets = {}
-        futures = self._admin.list_offsets(asked, request_timeout=TIMEOUT) if asked else {}
+        futures = self._admin.list_offsets(asked, request_timeout=self._timeout) if asked else {}
         for where, future in futures.items():
             try:
                 found = clients.answer({where: future}, self.connection, "asking for offsets")

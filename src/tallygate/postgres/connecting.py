@@ -7,14 +7,13 @@ from tallygate.errors import ConfigError, UnreachableError
 
 __all__ = ["check_postgres", "connect", "masked"]
 
-TIMEOUT = 10
 OLDEST = 14
 
 
-def connect(dsn: str, *, autocommit: bool = False) -> psycopg.Connection:
+def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psycopg.Connection:
     """Open a connection, or say in one sentence why not, without the password."""
     try:
-        return psycopg.connect(dsn, connect_timeout=TIMEOUT, autocommit=autocommit)
+        return psycopg.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"postgres.dsn cannot be read: {error}".strip()) from error
     except psycopg.OperationalError as error:
@@ -25,9 +24,9 @@ def connect(dsn: str, *, autocommit: bool = False) -> psycopg.Connection:
         ) from error
 
 
-def check_postgres(dsn: str) -> str:
+def check_postgres(dsn: str, timeout: float = 10) -> str:
     """Connect and describe the server; one that is too old is refused."""
-    with connect(dsn) as connection:
+    with connect(dsn, timeout=timeout) as connection:
         version = connection.info.server_version // 10000
     if version < OLDEST:
         raise UnreachableError(f"PostgreSQL {version} is too old; {OLDEST} or newer is needed.")
