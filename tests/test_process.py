@@ -55,15 +55,16 @@ def test_kill_ends_the_whole_family(tmp_path: Path) -> None:
 
 def test_somebody_elses_pid_is_not_taken_for_ours(tmp_path: Path) -> None:
     """After a crash and a reboot the recorded pid may belong to any process, even to us."""
-    (tmp_path / RECORD).write_text(json.dumps({"pid": os.getpid(), "started": 1.0}))
+    (tmp_path / RECORD).write_text(json.dumps({"pid": os.getpid(), "identity": "another boot:1"}))
     process = Process(tmp_path)
     assert process.state is ProcessState.STOPPED
     process.kill()  # must not kill this test
 
 
 def test_a_broken_record_counts_as_none(tmp_path: Path) -> None:
-    (tmp_path / RECORD).write_text("{")
-    assert Process(tmp_path).state is ProcessState.STOPPED
+    for text in ("{", "null", "{}", '{"pid": 1}'):
+        (tmp_path / RECORD).write_text(text)
+        assert Process(tmp_path).state is ProcessState.STOPPED
 
 
 def test_a_stubborn_process_is_killed_in_the_end(tmp_path: Path) -> None:
@@ -103,20 +104,20 @@ def _owner(folder: Path, ending: str) -> subprocess.CompletedProcess[bytes]:
         "import os, sys; from pathlib import Path\n"
         "from tallygate.guard import Guard; from tallygate.process import Process\n"
         f"guard = Guard(Path({str(folder)!r}))\n"
-        f"Process(Path({str(folder / 'node')!r})).start(['sleep', '60'])\n{ending}"
+        f"Process(Path({str(folder / 'kafka' / '1')!r})).start(['sleep', '60'])\n{ending}"
     )
     return subprocess.run([sys.executable, "-c", program], check=False, timeout=30)
 
 
 def test_the_guard_ends_what_a_killed_owner_left(tmp_path: Path) -> None:
     _owner(tmp_path, "os.kill(os.getpid(), 9)")
-    node = Process(tmp_path / "node")
+    node = Process(tmp_path / "kafka" / "1")
     wait_until(lambda: node.state is ProcessState.STOPPED, 10, "left behind")
 
 
 def test_a_released_guard_leaves_the_process_alone(tmp_path: Path) -> None:
     """The twin of the test above: without the guard the process does live on."""
     _owner(tmp_path, "guard.release(); os.kill(os.getpid(), 9)")
-    node = Process(tmp_path / "node")
+    node = Process(tmp_path / "kafka" / "1")
     assert node.state is ProcessState.RUNNING
     node.kill()

@@ -9,15 +9,17 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.kafka import clients
+from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import Producer
 from tallygate.kafka.topics import Topics
 from tallygate.postgres.connecting import connect
+from tallygate.progress import Progress
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
@@ -26,8 +28,6 @@ __all__ = ["run"]
 
 TOPIC = TABLE = "payments"
 SCHEMA = "id long, account long, amount double, at string"
-
-Progress = Callable[[str], None]
 
 
 def run(events: int, settings: Settings, progress: Progress) -> Iterator[str]:
@@ -52,8 +52,9 @@ def run(events: int, settings: Settings, progress: Progress) -> Iterator[str]:
             counted = database.execute(f"SELECT count(*), count(DISTINCT id) FROM {TABLE}")
             rows, distinct = counted.fetchone() or (0, 0)
         yield _said(f"{rows:,} rows ({distinct:,} distinct) are in table {TABLE!r}", started)
-        verdict = "each event is there once" if rows == distinct == events else "NOT each once"
-        yield f"Result: {events:,} events in, {rows:,} rows out: {verdict}."
+        if not rows == distinct == events:
+            raise TallygateError(f"{events:,} events in, but {rows:,} rows out.")
+        yield f"Result: {events:,} events in, {rows:,} rows out: each event is there once."
     finally:
         if spark is not None:
             spark.stop()
@@ -63,9 +64,7 @@ def run(events: int, settings: Settings, progress: Progress) -> Iterator[str]:
 
 def load(connection: Connection, events: int, progress: Progress) -> None:
     """Produce payments with an idempotent producer."""
-    producer = clients.producer(
-        connection, enable_idempotence=True, linger_ms=20, compression_type="lz4"
-    )
+    producer = Producer(connection, compression="lz4")
     chance = random.Random(7)
     for number in range(events):
         account = chance.randrange(1000)
@@ -75,16 +74,10 @@ def load(connection: Connection, events: int, progress: Progress) -> None:
             "amount": round(chance.uniform(1, 500), 2),
             "at": "2026-01-01T00:00:00Z",
         }
-        while True:
-            try:
-                producer.produce(TOPIC, json.dumps(event), str(account))
-                break
-            except BufferError:
-                producer.poll(0.1)
+        producer.send(TOPIC, json.dumps(event), key=str(account))
         if number % 5000 == 0:
-            producer.poll(0)
             progress(f"Loading: {number:,} of {events:,}")
-    producer.flush()
+    producer.close()
 
 
 def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Progress) -> None:

@@ -100,7 +100,7 @@ def _ports(_: Settings) -> Finding:
 
 
 def _kafka(settings: Settings) -> Finding:
-    if settings.get("kafka.bootstrap.servers"):
+    if settings.names_cluster:
         connection = Connection.of(settings)
     else:
         stack = _running_stack(settings)

@@ -7,7 +7,12 @@
     ├── StackError            6   the local stack is not in the state that the command needs
     ├── NodeError             7   a broker, controller or PostgreSQL died or did not get ready
     ├── UnreachableError      8   a Kafka cluster or PostgreSQL did not answer in time
-    └── TopicError            9   Kafka, or a check made before asking it, refused a topic operation
+    ├── TopicError            9   Kafka, or a check made before asking it, refused a topic operation
+    ├── InputError           10   a file, a line or a record cannot be read as what it should be
+    ├── DeliveryError        11   records were sent, but not acknowledged
+    ├── FencedError          12   another program took over the same work
+    ├── HandlerError         13   a consumer's handler failed for good on a record
+    └── LostRangeError       14   records that were still to be read are gone from the source
 
 The number is the exit code of the command line. A message is one sentence (or two) that
 says what happened, where, and what to do; nothing above it should need a traceback.
@@ -15,7 +20,12 @@ says what happened, where, and what to do; nothing above it should need a traceb
 
 __all__ = [
     "ConfigError",
+    "DeliveryError",
+    "FencedError",
+    "HandlerError",
+    "InputError",
     "JarError",
+    "LostRangeError",
     "MachineError",
     "NodeError",
     "StackError",
@@ -71,3 +81,33 @@ class TopicError(TallygateError):
     """A topic operation was refused; nothing was changed."""
 
     exit_code = 9
+
+
+class InputError(TallygateError):
+    """A file, a line or a record cannot be read as what it should be."""
+
+    exit_code = 10
+
+
+class DeliveryError(TallygateError):
+    """Records were handed to a producer that Kafka did not acknowledge."""
+
+    exit_code = 11
+
+
+class FencedError(TallygateError):
+    """Another program took over the same work; this one wrote nothing more."""
+
+    exit_code = 12
+
+
+class HandlerError(TallygateError):
+    """A consumer's handler failed on a record as often as it may, and nowhere takes the record."""
+
+    exit_code = 13
+
+
+class LostRangeError(TallygateError):
+    """Records that were still to be read are gone from the source; how many, and from where."""
+
+    exit_code = 14

@@ -36,7 +36,8 @@ class Java:
 
     @property
     def major(self) -> int:
-        return int(self.version.split(".")[0])
+        number = re.match(r"\d+", self.version)
+        return int(number[0]) if number else 0
 
 
 def find_java(settings: Settings) -> Java:

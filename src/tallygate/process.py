@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -27,6 +27,13 @@ LAST_LINES = 10
 
 # Children of this very program, kept so that they can be reaped: an unreaped child is a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _identity(pid: int) -> str:
+    """The boot and the tick at which a process started: no clock that is set can change it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{boot}:{ticks}"
 
 
 class ProcessState(Enum):
@@ -50,7 +57,6 @@ class Process:
         self,
         command: Sequence[str],
         *,
-        environment: Mapping[str, str] | None = None,
         user: int | None = None,
     ) -> None:
         """Start `command` in a session of its own, so that no terminal signal reaches it."""
@@ -64,14 +70,13 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                env=None if environment is None else dict(environment),
                 user=user,
                 group=user,
                 extra_groups=None if user is None else [],
                 start_new_session=True,
             )
         _children[child.pid] = child
-        record = {"pid": child.pid, "started": psutil.Process(child.pid).create_time()}
+        record = {"pid": child.pid, "identity": _identity(child.pid)}
         partial = self.folder / f"{RECORD}.partial"
         partial.write_text(json.dumps(record))
         partial.replace(self.folder / RECORD)
@@ -80,12 +85,14 @@ class Process:
         """The live process of the record, or None when it is gone, a zombie or somebody else."""
         try:
             record = json.loads((self.folder / RECORD).read_text())
-            if child := _children.get(record["pid"]):
-                child.poll()
+            if (child := _children.get(record["pid"])) and child.poll() is not None:
+                del _children[record["pid"]]
             found = psutil.Process(record["pid"])
-            same = abs(found.create_time() - record["started"]) < 0.1
+            same = _identity(found.pid) == record["identity"]
+            if child and found.status() == psutil.STATUS_ZOMBIE:
+                child.wait()
             return found if same and found.status() != psutil.STATUS_ZOMBIE else None
-        except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
+        except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
             return None
 
     @property

@@ -18,10 +18,11 @@ from pathlib import Path
 from tallygate.errors import ConfigError
 from tallygate.paths import default_cache_dir, default_state_dir
 
-__all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "nearest"]
+__all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "is_secret", "nearest"]
 
 FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
+FLAG = "a flag"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,17 @@ OPEN_SECTIONS: Mapping[str, str] = {
     "spark.conf": "Spark properties handed to the session as they are.",
 }
 
-_SECRET_WORDS = ("password", "secret", "token", "jaas", "ssl.key", "keystore.key", "credential")
+_SECRET_WORDS = (
+    "password",
+    "secret",
+    "token",
+    "jaas",
+    "ssl.key",
+    "keystore.key",
+    "credential",
+    "account.key",
+    "oauthbearer.config",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ class Settings:
         for name, text, origin in _from_environment(environment):
             values[name] = _value(name, text, origin)
         for name, text in (flags or {}).items():
-            values[_known(name, "a flag")] = _value(name, text, "a flag")
+            values[_known(name, FLAG)] = _value(name, text, FLAG)
         return cls(values)
 
     def get(self, name: str) -> str | None:
@@ -150,6 +161,17 @@ class Settings:
             for name, value in self.values.items()
             if name.startswith(start)
         }
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether a cluster is configured that is to be used in place of the local stack.
+
+        A local stack that is asked for by a flag outranks a cluster of the file or environment.
+        """
+        servers, stack = self.values.get("kafka.bootstrap.servers"), self.values["stack"]
+        if servers is None or not servers.text:
+            return False
+        return stack.origin != FLAG or servers.origin == FLAG
 
     @property
     def timeout(self) -> float:
@@ -212,6 +234,8 @@ def _from_file(file: Path | None, profile: str | None) -> Iterator[tuple[str, st
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
     profiles = document.pop("profiles", {})
+    if not isinstance(profiles, dict) or not all(isinstance(p, dict) for p in profiles.values()):
+        raise ConfigError(f"{path}: profiles are tables, as in [profiles.staging.kafka].")
     yield from _flatten(document, "", str(path))
     if profile is None:
         return

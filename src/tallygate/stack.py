@@ -16,7 +16,7 @@ import fcntl
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -26,13 +26,14 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tallygate.errors import ConfigError, MachineError, StackError
-from tallygate.guard import Guard, kill_recorded
+from tallygate.guard import OWNER, Guard, kill_recorded, lock_file
 from tallygate.java import find_java
 from tallygate.kafka.cluster import Cluster, ClusterSpec
 from tallygate.kafka.node import Node
 from tallygate.ports import check_free, free_ports, is_free
 from tallygate.postgres.server import Postgres, PostgresSpec
 from tallygate.process import ProcessState
+from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 from tallygate.spark.jars import jar_paths
 
@@ -41,12 +42,6 @@ __all__ = ["Stack", "StackSpec", "StackState"]
 SPEC = "stack.json"
 DISK_NEEDED = 1 << 30
 MEMORY_PER_NODE = 350 << 20
-
-Progress = Callable[[str], None]
-
-
-def _silent(_: str) -> None:
-    pass
 
 
 class StackState(Enum):
@@ -64,6 +59,8 @@ class StackSpec(BaseModel):
     name: str
     cluster: ClusterSpec
     postgres: PostgresSpec
+    fixed_ports: bool = False
+    """Ports that the user chose are not exchanged for others that are free."""
 
     @property
     def ports(self) -> set[int]:
@@ -96,6 +93,8 @@ class Stack:
             raise ConfigError(
                 f"{name!r} cannot name a stack: use letters, digits, dots, dashes and underscores."
             )
+        if (brokers is not None and brokers < 1) or (controllers or 0) < 0:
+            raise ConfigError("a stack needs at least one broker and no negative controllers.")
         self.name = name
         self.settings = settings or Settings.load()
         self._shape = (brokers, controllers, tuple(racks))
@@ -167,64 +166,86 @@ class Stack:
     def state(self) -> StackState:
         if not (self.folder / SPEC).exists():
             return StackState.ABSENT
+        if self.is_broken:
+            return StackState.DOWN
         running = [member.state is not ProcessState.STOPPED for member in self.members]
         if all(running):
             return StackState.UP
         return StackState.PARTIAL if any(running) else StackState.DOWN
 
-    def up(self, *, background: bool = False, progress: Progress = _silent) -> None:
+    def up(self, *, background: bool = False, progress: Progress = silent) -> None:
         """Start what is not running and wait until all of it is ready.
 
-        If anything fails or the program dies on the way, what this call started is ended again.
+        If anything fails or the program dies on the way, what this call started is ended again,
+        and a stack that was not there before is not there after.
         """
-        with self._lock():
+        with self.locked():
             state = self.state
             if state is StackState.UP:
                 raise StackError(
                     f"stack {self.name!r} is up already; see `tallygate status{self._flag}`, or "
                     "choose another name with --name."
                 )
-            self._check_machine()
+            if state is StackState.PARTIAL and not background and self._guard is None:
+                raise StackError(
+                    f"stack {self.name!r} is partly up and belongs to another program; start the "
+                    f"rest with `tallygate up{self._flag}`, or stop it with `tallygate down`."
+                )
+            self._check_machine(state)
             find_java(self.settings)
             jar_paths("kafka", self.settings, progress)
             self._prepare(state)
+            stopped = [m for m in self.members if m.state is ProcessState.STOPPED]
             healing = state is StackState.PARTIAL
-            guard = None if healing else Guard(self.folder, purge=self._purge)
+            guard = None if healing else self._new_guard()
             try:
                 self.postgres.start(progress)
                 self.cluster.start(progress)
             except BaseException:
+                for member in stopped:
+                    member.process.kill()
                 if guard:
-                    kill_recorded(self.folder)
                     guard.release()
+                    self._guard = None
+                if state is StackState.ABSENT:
+                    shutil.rmtree(self.folder, ignore_errors=True)
                 raise
             if background and guard:
                 guard.release()
-            elif guard:
-                self._guard = guard
+                self._guard = None
 
-    def down(self, *, purge: bool = False, progress: Progress = _silent) -> None:
+    def down(self, *, purge: bool = False, progress: Progress = silent) -> None:
         """Stop everything; the data stays, unless `purge`."""
-        with self._lock():
-            if (self.folder / SPEC).exists() and not (purge and self._is_broken()):
+        with self.locked():
+            if not self.is_broken:
                 progress("PostgreSQL: stopping")
                 self.postgres.stop()
                 self.cluster.stop(progress)
             kill_recorded(self.folder)
+            (self.folder / OWNER).unlink(missing_ok=True)
             if self._guard:
                 self._guard.release()
                 self._guard = None
             if purge:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def add_broker(self, rack: str | None = None, progress: Progress = _silent) -> int:
+    def add_broker(self, rack: str | None = None, progress: Progress = silent) -> int:
         """Add a broker to the running cluster and return its number."""
-        with self._lock():
-            spec = self.spec
-            cluster = spec.cluster.with_broker(free_ports(2, self._taken_ports()), rack)
-            self._write(spec.model_copy(update={"cluster": cluster}))
-            self.cluster.start(progress)
-            return cluster.brokers[-1].id
+        with self.locked():
+            before = self.spec
+            if not self.cluster.registered():
+                raise StackError(f"stack {self.name!r} has no running brokers to add one to.")
+            grown = before.cluster.with_broker(free_ports(2, self._taken_ports()), rack)
+            number = grown.brokers[-1].id
+            self._write(before.model_copy(update={"cluster": grown}))
+            try:
+                self.cluster.start_node(number, progress)
+            except BaseException:
+                self.cluster.node(number).process.kill()
+                self._write(before)
+                shutil.rmtree(self.folder / "kafka" / str(number), ignore_errors=True)
+                raise
+            return number
 
     def __enter__(self) -> "Stack":
         self.up()
@@ -238,16 +259,44 @@ class Stack:
     ) -> None:
         self.down(purge=self._purge)
 
-    @property
-    def _flag(self) -> str:
-        return "" if self.name == "default" else f" --name {self.name}"
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One program at a time changes a stack."""
+        try:
+            _make_reachable(self.folder.parent)
+            file = lock_file(self.folder).open("w")
+        except OSError as error:
+            raise MachineError(
+                f"the folder {self.folder.parent} cannot be written ({error.strerror}); make it "
+                "writable or choose another by the setting state.dir."
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StackError(
+                    f"another program is starting or stopping stack {self.name!r}; wait for it."
+                ) from None
+            yield
 
-    def _is_broken(self) -> bool:
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is no file that says what the stack is, or one that cannot be read."""
         try:
             self.spec  # noqa: B018
         except StackError:
             return True
         return False
+
+    @property
+    def _flag(self) -> str:
+        return "" if self.name == "default" else f" --name {self.name}"
+
+    def _new_guard(self) -> Guard:
+        if self._guard:
+            self._guard.release()
+        self._guard = Guard(self.folder, purge=self._purge)
+        return self._guard
 
     def _prepare(self, state: StackState) -> None:
         """Write the stack's file: a new one, or the old one with ports that are free."""
@@ -256,7 +305,10 @@ class Stack:
             return
         spec = self.spec
         self._check_shape(spec)
-        if state is StackState.DOWN and not all(is_free(port) for port in spec.ports):
+        taken = [port for port in sorted(spec.ports) if not is_free(port)]
+        if state is StackState.DOWN and taken:
+            if spec.fixed_ports:
+                check_free(taken[0], f"stack {self.name!r}")
             ports = free_ports(2 * len(spec.cluster.nodes) + 1, self._taken_ports())
             self._write(
                 StackSpec(
@@ -270,18 +322,25 @@ class Stack:
         brokers, controllers, racks = self._shape
         brokers, controllers = brokers if brokers is not None else 3, controllers or 0
         kafka_port, postgres_port = self._fixed_ports
-        ports = free_ports(2 * brokers + controllers + 1, self._taken_ports())
-        own, rest = ports[0], ports[1:]
+        fixed = {} if postgres_port is None else {postgres_port: "PostgreSQL"}
+        for number in range(brokers if kafka_port is not None else 0):
+            port = (kafka_port or 0) + number
+            if port in fixed:
+                raise ConfigError(f"port {port} cannot serve both PostgreSQL and a broker.")
+            fixed[port] = f"broker {number + 1}"
+        for port, use in fixed.items():
+            if not 0 < port < 65536:
+                raise ConfigError(f"{port} for {use} is no port: it must be from 1 to 65535.")
+            check_free(port, use)
+        count = 2 * brokers + controllers + 1
+        own, *rest = free_ports(count, self._taken_ports() | set(fixed))
         if kafka_port is not None:
-            for number in range(brokers):
-                check_free(kafka_port + number, f"broker {number + 1}")
-                rest[2 * number] = kafka_port + number
-        if postgres_port is not None:
-            check_free(postgres_port, "PostgreSQL")
+            rest[: 2 * brokers : 2] = range(kafka_port, kafka_port + brokers)
         return StackSpec(
             name=self.name,
             cluster=ClusterSpec.plan(brokers, controllers, rest, racks, self._config),
             postgres=PostgresSpec(port=postgres_port or own, password=secrets.token_urlsafe(18)),
+            fixed_ports=bool(fixed),
         )
 
     def _check_shape(self, spec: StackSpec) -> None:
@@ -301,9 +360,11 @@ class Stack:
                 f"with; remove it first with `tallygate down --purge{self._flag}`."
             )
 
-    def _check_machine(self) -> None:
+    def _check_machine(self, state: StackState) -> None:
         brokers, controllers, _ = self._shape
         nodes = (brokers or 3) + (controllers or 0)
+        if state is not StackState.ABSENT:
+            nodes = sum(n.state is ProcessState.STOPPED for n in self.cluster.nodes)
         free = psutil.disk_usage(str(self._existing_parent())).free
         if free < DISK_NEEDED:
             raise MachineError(
@@ -328,32 +389,21 @@ class Stack:
         taken: set[int] = set()
         for name in self.names(self.settings):
             stack = Stack(name, settings=self.settings)
-            if not stack._is_broken():
+            if not stack.is_broken:
                 taken |= stack.spec.ports
         return taken
 
     def _write(self, spec: StackSpec) -> None:
+        _make_reachable(self.folder)
         partial = self.folder / f"{SPEC}.partial"
         partial.touch(mode=0o600)
         partial.write_text(spec.model_dump_json(indent=1))
         partial.replace(self.folder / SPEC)
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """One program at a time changes a stack."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder.parent / f".{self.name}.lock").open("w")
-        except OSError as error:
-            raise MachineError(
-                f"the folder {self.folder} cannot be written ({error.strerror}); make it "
-                "writable or choose another by the setting state.dir."
-            ) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StackError(
-                    f"another program is starting or stopping stack {self.name!r}; wait for it."
-                ) from None
-            yield
+
+def _make_reachable(folder: Path) -> None:
+    """Make a folder that others may pass through, whatever the umask: PostgreSQL may be another."""
+    if not folder.exists():
+        _make_reachable(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)

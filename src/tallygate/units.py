@@ -1,10 +1,11 @@
-"""Durations and sizes as people write them, and back."""
+"""Durations, sizes and times as people write them, and back."""
 
 import re
+from datetime import UTC, datetime
 
 from tallygate.errors import ConfigError
 
-__all__ = ["duration_ms", "human_size", "size_bytes"]
+__all__ = ["duration_ms", "human_size", "size_bytes", "time_ms"]
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: dict[str, int] = {"": 1, "B": 1} | {
@@ -42,3 +43,14 @@ def human_size(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def time_ms(text: str) -> int:
+    """An ISO 8601 time, or milliseconds since 1970, as milliseconds."""
+    if text.isdigit():
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: write 2026-01-31T12:00:00Z.") from None
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -49,6 +49,11 @@ def test_version(tallygate: Tallygate) -> None:
             ConfigError.exit_code,
             "number of seconds above 0",
         ),
+        ("topic list -b x:1 --name y", ConfigError.exit_code, "each say which cluster"),
+        ("topic list -b x:1 --set kafka.librdkafka.nope=1", ConfigError.exit_code, "refuses"),
+        ("up --brokers 0", ConfigError.exit_code, "at least one broker"),
+        ("up --kafka-port 70000", 2, "--kafka-port"),
+        ("topic advise --target inf --consumer 1", ConfigError.exit_code, "more than 0"),
         ("topic list --config no.toml", ConfigError.exit_code, "no.toml cannot be read"),
         ("topic delete t", ConfigError.exit_code, "needs --yes"),
         ("topic alter t", ConfigError.exit_code, "nothing to alter"),
@@ -94,6 +99,7 @@ def test_debug_shows_the_traceback() -> None:
     )
     assert "Traceback" in done.stderr
     assert "ConfigError" in done.stderr
+    assert done.returncode == ConfigError.exit_code
 
 
 def test_advise_explains_itself(tallygate: Tallygate) -> None:
@@ -145,6 +151,20 @@ def test_topics_by_flag_environment_and_file(stack: Stack, tallygate: Tallygate)
     tallygate("topic", "delete", "cli", "--yes", "--set", f"kafka.bootstrap.servers={servers}")
     done = tallygate("topic", "describe", "cli", "-b", servers, code=TopicError.exit_code)
     assert "there is no topic 'cli'" in done.stderr
+
+
+def test_a_stack_named_by_a_flag_outranks_a_configured_cluster(
+    stack: Stack, tallygate: Tallygate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYGATE_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9")
+    monkeypatch.setenv("TALLYGATE_TIMEOUT", "1")
+    tallygate("topic", "list", "--name", stack.name)
+    tallygate("topic", "list", code=UnreachableError.exit_code)
+
+
+def test_the_demo_ends_well(stack: Stack, tallygate: Tallygate) -> None:
+    done = tallygate("demo", "--events", "2000")
+    assert "2,000 events in, 2,000 rows out: each event is there once." in done.stdout
 
 
 def test_the_walk_through_a_broker_failure(stack: Stack, tallygate: Tallygate) -> None:

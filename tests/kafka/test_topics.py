@@ -24,6 +24,7 @@ def test_flags_name_what_is_wrong_worst_first() -> None:
     assert _partition().flags == ()
     assert _partition(leader=2).flags == ("leader not preferred",)
     assert _partition(in_sync=(1, 2)).flags == ("under-replicated",)
+    assert _partition(replicas=(1,), in_sync=(1,)).flags == (), "Kafka caps min ISR"
     assert _partition(leader=None, in_sync=(3,)).flags == (
         "no leader",
         "below min ISR",
@@ -116,7 +117,7 @@ def test_refusals_say_why_and_change_nothing(topics: Topics, new_topic: NewTopic
         ("the cluster has 3 brokers", lambda: topics.alter(name, replication=4)),
         ("0 partitions", lambda: topics.create("new", partitions=0)),
         (
-            "no write with acks=all",
+            "one lost replica would stop writes",
             lambda: topics.create("new", replication=2, configs={"min.insync.replicas": "3"}),
         ),
         (

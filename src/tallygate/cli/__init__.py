@@ -6,12 +6,15 @@ shows the traceback as well.
 
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from tallygate import __version__
 from tallygate.cli import cluster, machine, stack, topic
+from tallygate.cli.consume import consume
+from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
 
 __all__ = ["app", "main"]
@@ -27,6 +30,8 @@ app = typer.Typer(
 stack.register(app)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
+app.command()(produce)
+app.command()(consume)
 machine.register(app)
 
 
@@ -56,19 +61,12 @@ def main() -> None:
         app([argument for argument in arguments if argument != "--debug"])
     except TallygateError as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(f"tallygate: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("tallygate: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has seen enough (`tallygate … | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(
             f"tallygate: an error that should not happen: {type(error).__name__}: {error} "
             "(--debug shows where; please report it)",

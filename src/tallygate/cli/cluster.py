@@ -31,7 +31,8 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the clu
 def kill(node: NodeName, name: Name = None, wait: Wait = True, sets: Set = None) -> None:
     """Kill a node with SIGKILL: it has no chance to say goodbye."""
     stack, member = _running(node, name, sets)
-    member.process.kill()
+    with stack.locked():
+        member.process.kill()
     _after_loss(stack, member, wait, "killed")
 
 
@@ -39,7 +40,8 @@ def kill(node: NodeName, name: Name = None, wait: Wait = True, sets: Set = None)
 def stop(node: NodeName, name: Name = None, wait: Wait = True, sets: Set = None) -> None:
     """Stop a node cleanly: a broker hands over its leaderships first."""
     stack, member = _running(node, name, sets)
-    member.stop()
+    with stack.locked():
+        member.stop()
     _after_loss(stack, member, wait, "stopped")
 
 
@@ -51,10 +53,11 @@ def start(node: NodeName, name: Name = None, sets: Set = None) -> None:
     stack, member = _find(node, name, sets)
     if member.state is not ProcessState.STOPPED:
         raise StackError(f"{member.description} is {member.state.value} already.")
-    member.start()
-    with progress_display() as progress:
-        if member.name != "postgres":
-            stack.cluster.wait_node(int(member.name), progress)
+    with progress_display() as progress, stack.locked():
+        if member.name == "postgres":
+            member.start()
+        else:
+            stack.cluster.start_node(int(member.name), progress)
     print(f"{_capital(member.description)} is started.")
 
 
@@ -134,12 +137,17 @@ def _running(
 def _after_loss(stack: "Stack", member: "Node | Postgres", wait: bool, what: str) -> None:
     """Say what was done; for a broker, once the rest of the cluster has noticed."""
     message = f"{_capital(member.description)} is {what}."
-    if wait and member.name != "postgres" and stack.cluster.spec.is_broker(int(member.name)):
+    others = stack.cluster.registered() - ({int(member.name)} if member.name.isdigit() else set())
+    if wait and others and member.name != "postgres" and _is_broker(stack, member):
         with progress_display() as progress:
             progress("Kafka: waiting until the others have noticed")
             if not stack.cluster.wait_unregistered(int(member.name)):
                 message += " The rest of the cluster has not noticed within 30 s; is a quorum left?"
     print(message)
+
+
+def _is_broker(stack: "Stack", member: "Node | Postgres") -> bool:
+    return stack.cluster.spec.is_broker(int(member.name))
 
 
 def _capital(text: str) -> str:

@@ -67,6 +67,8 @@ def resolve_settings(
     from tallygate.settings import Settings
 
     flags = pairs(sets, "--set")
+    if bootstrap and name:
+        raise ConfigError("--bootstrap-servers and --name each say which cluster: give one.")
     if bootstrap:
         flags["kafka.bootstrap.servers"] = bootstrap
     if name:
@@ -78,7 +80,7 @@ def resolve_connection(settings: "Settings") -> "Connection":
     """The configured cluster, or that of the local stack."""
     from tallygate.kafka.connection import Connection
 
-    if settings.get("kafka.bootstrap.servers"):
+    if settings.names_cluster:
         return Connection.of(settings)
     return running_stack(settings).cluster.connection
 

@@ -55,9 +55,11 @@ def _cell(value: Any) -> str:
 
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return escape(", ".join(str(item) for item in value))
-    return escape(f"{value:,}" if isinstance(value, int) else str(value))
+    return escape(str(value))
 
 
 @contextmanager

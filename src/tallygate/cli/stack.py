@@ -28,9 +28,12 @@ def up(
         str | None, typer.Option(help="Racks for the brokers in turn, as a,b,c.")
     ] = None,
     kafka_port: Annotated[
-        int | None, typer.Option(help="Port of the first broker; the others follow it.")
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the first broker; the others follow it."),
     ] = None,
-    postgres_port: Annotated[int | None, typer.Option(help="Port of PostgreSQL.")] = None,
+    postgres_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of PostgreSQL.")
+    ] = None,
     broker_config: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A broker setting; may be given again."),
@@ -82,7 +85,7 @@ def down(
 
     settings = resolve_settings(sets=sets, name=name)
     stack = Stack(settings.required("stack"), settings=settings)
-    absent = not stack.folder.exists()
+    absent = stack.state is StackState.ABSENT
     if absent or (not purge and stack.state is StackState.DOWN):
         there = "does not exist" if absent else "is down already"
         raise StackError(f"stack {stack.name!r} {there}; `tallygate status` shows what there is.")
@@ -97,7 +100,9 @@ def status(name: Name = None, output: Output = Format.table, sets: Set = None) -
 
     settings = resolve_settings(sets=sets, name=name)
     names = [name] if name else Stack.names(settings)
-    found = [_describe(Stack.open(each, settings)) for each in names]
+    if name:
+        Stack.open(name, settings)
+    found = [_describe(Stack(each, settings=settings)) for each in names]
     if not found:
         show([], output, lambda: print("There is no local stack; `tallygate up` starts one."))
         return
@@ -114,6 +119,9 @@ def _as_interrupt(*_: Any) -> None:
 
 
 def _describe(stack: Any) -> dict[str, Any]:
+    if stack.is_broken:
+        where = str(stack.folder)
+        return {"stack": stack.name, "state": "unreadable", "folder": where, "nodes": []}
     controller = stack.cluster.controller
     nodes = [
         {

@@ -163,7 +163,7 @@ def alter(
     profile: Profile = None,
     sets: Set = None,
 ) -> None:
-    """Change a topic: all of what is asked for, or nothing."""
+    """Change a topic; configs and partitions change together or not at all."""
     configs: dict[str, str | None] = {
         **_configs(min_isr, retention, retention_size, compact, topic_config),
         **dict.fromkeys(unset or ()),

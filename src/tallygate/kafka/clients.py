@@ -5,17 +5,19 @@ librdkafka reports connection trouble on stderr by itself; here it goes to the l
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from tallygate.errors import TallygateError, TopicError, UnreachableError
+from tallygate.errors import ConfigError, TallygateError, TopicError, UnreachableError
 from tallygate.kafka.connection import Connection
 
 __all__ = ["admin", "answer", "consumer", "explained", "producer"]
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("tallygate.librdkafka")
 _logger.addHandler(logging.NullHandler())
@@ -32,11 +34,11 @@ _CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILE
 
 
 def admin(connection: Connection, **properties: Any) -> AdminClient:
-    return AdminClient(_config(connection, properties))
+    return _make(AdminClient, connection, properties)
 
 
 def producer(connection: Connection, **properties: Any) -> Producer:
-    return Producer(_config(connection, properties))
+    return _make(Producer, connection, properties)
 
 
 def consumer(connection: Connection, **properties: Any) -> Consumer:
@@ -46,11 +48,21 @@ def consumer(connection: Connection, **properties: Any) -> Consumer:
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
     }
-    return Consumer(_config(connection, {**defaults, **properties}))
+    return _make(Consumer, connection, {**defaults, **properties})
+
+
+def _make(kind: Callable[..., T], connection: Connection, properties: Mapping[str, Any]) -> T:
+    try:
+        return kind(_config(connection, properties))
+    except KafkaException as error:
+        raise ConfigError(f"librdkafka refuses the settings: {error.args[0].str()}.") from error
 
 
 def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name.replace("_", "."): value for name, value in properties.items()}
+    given = {
+        name if name.endswith("_cb") else name.replace("_", "."): value
+        for name, value in properties.items()
+    }
     return {**connection.librdkafka(), **given, "logger": _logger}
 
 

@@ -10,7 +10,7 @@ program: nothing is known only to the process that started it.
 import base64
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,13 @@ from confluent_kafka import KafkaException, TopicPartition
 from pydantic import BaseModel, ConfigDict
 
 from tallygate.errors import ConfigError, NodeError, StackError
-from tallygate.java import find_java
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.node import Node, NodeSpec
 from tallygate.ports import LOOPBACK, is_open
 from tallygate.process import ProcessState
+from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
-from tallygate.spark.jars import jar_paths
 from tallygate.waiting import wait_until
 
 __all__ = ["Cluster", "ClusterSpec"]
@@ -36,8 +35,6 @@ FIRST_CONTROLLER = 101
 READY_TIMEOUT = 90.0
 STOP_TIMEOUT = 8.0
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
-
-Progress = Callable[[str], None]
 
 
 class ClusterSpec(BaseModel):
@@ -133,9 +130,9 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        java = find_java(self.settings)
-        jars = ":".join(str(path) for path in jar_paths("kafka", self.settings))
-        return tuple(Node(spec, self.folder / str(spec.id), java, jars) for spec in self.spec.nodes)
+        return tuple(
+            Node(spec, self.folder / str(spec.id), self.settings) for spec in self.spec.nodes
+        )
 
     def node(self, number: int) -> Node:
         for node in self.nodes:
@@ -159,7 +156,7 @@ class Cluster:
         leader = max(seen, default=(0, -1))[1]
         return leader if leader >= 0 else None
 
-    def start(self, progress: Progress = lambda _: None) -> None:
+    def start(self, progress: Progress = silent) -> None:
         """Start every node that is not running, and wait until the cluster is of use."""
         nodes = self.nodes
         for node in nodes:
@@ -172,7 +169,15 @@ class Cluster:
             node.start()
         self.wait_ready(progress)
 
-    def wait_ready(self, progress: Progress = lambda _: None) -> None:
+    def start_node(self, number: int, progress: Progress = silent) -> None:
+        """Start one node beside the running others, and wait until it serves."""
+        node = self.node(number)
+        node.configure(self._properties(), self.spec.voters)
+        node.format(self.spec.cluster_id)
+        node.start()
+        self.wait_node(number, progress)
+
+    def wait_ready(self, progress: Progress = silent) -> None:
         """Wait until every broker is registered and the internal topics can be used."""
         nodes = self.nodes
 
@@ -183,7 +188,7 @@ class Cluster:
             progress(f"Kafka: {up} of {len(nodes)} nodes listen")
             return up == len(nodes)
 
-        wait_until(listening, READY_TIMEOUT, self._late("did not open its port"), error=NodeError)
+        wait_until(listening, READY_TIMEOUT, self._late("not every node listened"), error=NodeError)
         wanted = {node.id for node in self.spec.brokers}
 
         def registered() -> bool:
@@ -193,11 +198,11 @@ class Cluster:
             progress(f"Kafka: {len(there & wanted)} of {len(wanted)} brokers registered")
             return wanted <= there
 
-        wait_until(registered, READY_TIMEOUT, self._late("did not register"), error=NodeError)
+        wait_until(registered, READY_TIMEOUT, self._late("not all registered"), error=NodeError)
         progress("Kafka: creating the internal topics")
         self._touch_internal_topics()
 
-    def wait_node(self, number: int, progress: Progress = lambda _: None) -> None:
+    def wait_node(self, number: int, progress: Progress = silent) -> None:
         """Wait until one node serves: a broker is registered and in sync with all its leaders."""
         node = self.node(number)
 
@@ -206,7 +211,12 @@ class Cluster:
             progress(f"Kafka: waiting for {node.description}")
             return is_open(node.spec.port) and (not node.spec.broker or self._in_sync(number))
 
-        wait_until(serves, READY_TIMEOUT, self._late("did not catch up"), error=NodeError)
+        wait_until(
+            serves,
+            READY_TIMEOUT,
+            self._late(f"Kafka {node.description} did not catch up"),
+            error=NodeError,
+        )
 
     def registered(self) -> set[int]:
         """The brokers that the cluster counts as alive at this moment."""
@@ -247,7 +257,7 @@ class Cluster:
         except KafkaException:
             return None
 
-    def stop(self, progress: Progress = lambda _: None) -> None:
+    def stop(self, progress: Progress = silent) -> None:
         """Stop all nodes together, brokers before dedicated controllers.
 
         A broker that stops asks the controller to take over its leaderships. When the quorum
@@ -286,16 +296,10 @@ class Cluster:
             **self.spec.config,
         }
 
-    def _late(self, what: str) -> Callable[[], str]:
-        def message() -> str:
-            present = self.registered()
-            late = [n.description for n in self.nodes if n.spec.id not in present]
-            return (
-                f"Kafka {', '.join(late)} {what} within {READY_TIMEOUT:.0f} s; "
-                f"the logs are {self.folder}/*/kafka.log."
-            )
-
-        return message
+    def _late(self, what: str) -> str:
+        return (
+            f"Kafka: {what} within {READY_TIMEOUT:.0f} s; the logs are {self.folder}/*/kafka.log."
+        )
 
     def _touch_internal_topics(self) -> None:
         """Kafka makes the topics for offsets and transactions when they are first asked for.
@@ -304,18 +308,22 @@ class Cluster:
         """
         reader = clients.consumer(self.connection, group_id="tallygate.ready")
         writer = clients.producer(self.connection, transactional_id="tallygate.ready")
-        said = ""
+        said, initialized = "", False
 
         def usable() -> bool:
-            nonlocal said
+            nonlocal said, initialized
+            for node in self.nodes:
+                node.check_alive()
             try:
                 reader.committed([TopicPartition("tallygate.ready", 0)], timeout=5)
-                writer.init_transactions(5)
+                if not initialized:
+                    writer.init_transactions(5)
+                    initialized = True
             except KafkaException as error:
                 said = error.args[0].str()
                 return False
-            topics = self._metadata().topics
-            internal = [topics.get(name) for name in INTERNAL_TOPICS]
+            metadata = self._metadata()
+            internal = [metadata.topics.get(name) if metadata else None for name in INTERNAL_TOPICS]
             return all(t and all(p.leader >= 0 for p in t.partitions.values()) for t in internal)
 
         try:

@@ -6,6 +6,7 @@ connection is written with librdkafka's names; `java()` translates. What is set 
 or `kafka.librdkafka` is passed to that kind alone, untouched, and wins.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,9 +178,9 @@ def _pem(given: Mapping[str, str], name: str) -> str:
     text = path.read_text()
     if "-----BEGIN" not in text:
         raise ConfigError(f"kafka.{name}: {path} is not a PEM file.")
-    if name == "ssl.key.location" and "PRIVATE KEY-----" in text and " RSA " in text:
+    if name == "ssl.key.location" and re.search("BEGIN (RSA|EC|DSA) PRIVATE KEY", text):
         raise ConfigError(
-            f"kafka.{name}: {path} holds a PKCS #1 key, which Java cannot read; convert it "
+            f"kafka.{name}: {path} is no PKCS #8 key, the only kind that Java reads; convert it "
             "with `openssl pkcs8 -topk8 -in KEY -out KEY.pk8`."
         )
     return text.strip()

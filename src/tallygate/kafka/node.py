@@ -1,6 +1,5 @@
 """One Kafka process of a local cluster: what it is, how it is configured, how it lives and dies."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,9 +8,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tallygate.java import Java
+from tallygate.java import find_java
+from tallygate.kafka.properties import java_properties
 from tallygate.ports import LOOPBACK, check_free
 from tallygate.process import Process, ProcessState, died, tail
+from tallygate.settings import Settings
+from tallygate.spark.jars import jar_paths
 
 __all__ = ["Node", "NodeSpec"]
 
@@ -52,8 +54,7 @@ class NodeSpec(BaseModel):
 class Node:
     spec: NodeSpec
     folder: Path
-    java: Java
-    classpath: str
+    settings: Settings
 
     @property
     def process(self) -> Process:
@@ -97,8 +98,7 @@ class Node:
         }
         if spec.rack and spec.broker:
             properties["broker.rack"] = spec.rack
-        text = "".join(f"{name}={value}\n" for name, value in properties.items())
-        (self.folder / "server.properties").write_text(text)
+        (self.folder / "server.properties").write_text(java_properties(properties))
 
     def format(self, cluster_id: str) -> None:
         """Prepare the data folder, once in the node's life."""
@@ -115,7 +115,7 @@ class Node:
         for port, use in self._ports():
             check_free(port, f"Kafka {self.description}, {use}")
         command = [*self._java(), "kafka.Kafka", str(self.folder / "server.properties")]
-        self.process.start(command, environment=dict(os.environ))
+        self.process.start(command)
 
     def stop(self, timeout: float = 30) -> None:
         self.process.stop(signal.SIGTERM, timeout)
@@ -130,4 +130,6 @@ class Node:
         return [*ports, *([(self.spec.quorum_port, "quorum")] if self.spec.controller else [])]
 
     def _java(self) -> list[str]:
-        return [self.java.executable, *JVM_OPTIONS, "-cp", self.classpath]
+        """Java is looked for when a JVM is to start, not when one is to be stopped."""
+        classpath = ":".join(str(path) for path in jar_paths("kafka", self.settings))
+        return [find_java(self.settings).executable, *JVM_OPTIONS, "-cp", classpath]

@@ -34,8 +34,8 @@ def advise(
     outage, and a multiple of the brokers spreads the leaders evenly.
     """
     for name, rate in (("target", target), ("consumer", consumer), ("producer", producer)):
-        if rate is not None and not rate > 0:
-            raise ConfigError(f"the {name} rate is {rate:g}; it must be more than 0.")
+        if rate is not None and not 0 < rate < math.inf:
+            raise ConfigError(f"the {name} rate is {rate:g}; it must be a number more than 0.")
     if brokers < 1 or not 1 <= replication <= brokers:
         raise ConfigError(f"replication {replication} does not fit {brokers} brokers.")
     if headroom < 1:

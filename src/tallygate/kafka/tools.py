@@ -14,6 +14,7 @@ from pathlib import Path
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.java import find_java
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.properties import java_properties
 from tallygate.settings import Settings
 from tallygate.spark.jars import jar_paths
 
@@ -73,6 +74,11 @@ class Tools:
                 *options,
             )
 
+    def _allowed_urls(self) -> list[str]:
+        """Kafka 4 asks for tokens only where this property says it may."""
+        url = self.connection.properties.get("sasl.oauthbearer.token.endpoint.url")
+        return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"] if url else []
+
     def _run(self, tool: str, *arguments: str) -> str:
         """Run a tool with the connection in a file, since arguments can be seen by anyone."""
         java = find_java(self.settings)
@@ -80,8 +86,16 @@ class Tools:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "client.properties"
             config.touch(mode=0o600)
-            config.write_text(_java_properties(self.connection.java()))
-            command = [java.executable, *_JVM, _QUIET, "-cp", classpath, tool]
+            config.write_text(java_properties(self.connection.java()))
+            command = [
+                java.executable,
+                *_JVM,
+                _QUIET,
+                *self._allowed_urls(),
+                "-cp",
+                classpath,
+                tool,
+            ]
             command += ["--bootstrap-server", self.connection.bootstrap_servers]
             command += ["--command-config", str(config), *arguments]
             try:
@@ -97,11 +111,3 @@ class Tools:
             said = (done.stderr + done.stdout).strip().splitlines() or ["nothing"]
             raise TopicError(f"Kafka's {tool.rpartition('.')[2]} failed: {said[0].rstrip('.')}.")
         return done.stdout
-
-
-def _java_properties(properties: Mapping[str, str]) -> str:
-    """A .properties file; line breaks, as in certificates, and backslashes need escapes."""
-    return "".join(
-        f"{name}={value.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}\n"
-        for name, value in properties.items()
-    )

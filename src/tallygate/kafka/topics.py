@@ -27,6 +27,7 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.placement import assign
 from tallygate.kafka.tools import Tools
+from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
@@ -62,7 +63,7 @@ class Partition:
         """What is wrong with the partition, worst first."""
         flags = {
             "no leader": self.leader is None,
-            "below min ISR": len(self.in_sync) < self.min_in_sync,
+            "below min ISR": len(self.in_sync) < min(self.min_in_sync, len(self.replicas)),
             "under-replicated": len(self.in_sync) < len(self.replicas),
             "leader not preferred": self.leader not in (None, self.preferred_leader),
         }
@@ -121,7 +122,14 @@ class Topics:
 
     def describe(self, name: str, *, sizes: bool = True) -> Topic:
         self._check_exists(name)
-        return self._describe([name], self._tools.sizes([name]) if sizes else {})[0]
+        return self._describe([name], self._sizes(name) if sizes else {})[0]
+
+    def _sizes(self, name: str) -> dict[tuple[str, int], int]:
+        """The sizes, or none of them where this user may not ask for them."""
+        try:
+            return self._tools.sizes([name])
+        except TopicError:
+            return {}
 
     def create(
         self,
@@ -137,7 +145,7 @@ class Topics:
         if partitions < 1:
             raise TopicError(f"topic {name!r} cannot have {partitions} partitions: 1 or more.")
         brokers = len(self.brokers())
-        replication = replication or min(3, brokers)
+        replication = min(3, brokers) if replication is None else replication
         self._check_replication(name, replication, brokers, configs or {})
         new = NewTopic(name, partitions, replication, config=dict(configs or {}))
         doing = f"creating topic {name!r}"
@@ -178,7 +186,10 @@ class Topics:
         replication: int | None = None,
         configs: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Change what is given; a config of None goes back to the broker's default."""
+        """Change what is given; a config of None goes back to the broker's default.
+
+        Configs and partitions change together or not at all; replicas move after that.
+        """
         self._check_exists(name)
         there = len(self._metadata().topics[name].partitions)
         if partitions is not None and partitions <= there:
@@ -215,14 +226,20 @@ class Topics:
         replication: int | None = None,
         throttle: int | None = None,
         timeout: float | None = 600,
-        progress: Callable[[str], None] = lambda _: None,
+        progress: Progress = silent,
     ) -> dict[int, list[int]]:
         """Move a topic's replicas onto `brokers`, evenly and with few moves.
 
         Waits until the data has moved and the preferred leaders lead, unless `timeout` is None.
         """
         self._check_exists(name)
+        if throttle is not None and (throttle <= 0 or timeout is None):
+            raise TopicError(
+                "a throttle must be more than 0, and is lifted only when the move is waited for."
+            )
         racks = {broker.id: broker.rack for broker in self.brokers()}
+        if replication is not None:
+            self._check_replication(name, replication, len(brokers or racks), {})
         unknown = set(brokers or ()) - set(racks)
         if unknown:
             raise TopicError(
@@ -246,6 +263,13 @@ class Topics:
         )
         self._tools.finish_reassign(plan)
         self.elect_preferred(name)
+        leaders = {number: replicas[0] for number, replicas in target.items()}
+        wait_until(
+            lambda: self._leaders(name) == leaders,
+            self._timeout,
+            f"the replicas of {name!r} have moved, but not all preferred leaders lead yet.",
+            error=UnreachableError,
+        )
         return target
 
     def elect_preferred(self, name: str) -> None:
@@ -280,8 +304,12 @@ class Topics:
         if in_sync and in_sync.isdigit() and int(in_sync) > replication:
             raise TopicError(
                 f"topic {name!r} cannot ask for {in_sync} in-sync replicas of {replication}: "
-                "no write with acks=all would ever succeed."
+                f"Kafka would take it for {replication}, and one lost replica would stop writes."
             )
+
+    def _leaders(self, name: str) -> dict[int, int]:
+        found = self._metadata().topics[name].partitions
+        return {number: partition.leader for number, partition in found.items()}
 
     def _has_leaders(self, name: str, partitions: int) -> bool:
         found = self._metadata().topics.get(name)
@@ -291,9 +319,7 @@ class Topics:
             and all(partition.leader >= 0 for partition in found.partitions.values())
         )
 
-    def _moved(
-        self, name: str, target: Mapping[int, Sequence[int]], progress: Callable[[str], None]
-    ) -> bool:
+    def _moved(self, name: str, target: Mapping[int, Sequence[int]], progress: Progress) -> bool:
         found = self._metadata().topics[name].partitions
         done = sum(
             list(found[number].replicas) == list(replicas)

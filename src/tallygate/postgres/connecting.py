@@ -14,8 +14,12 @@ def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psyco
     """Open a connection, or say in one sentence why not, without the password."""
     try:
         return psycopg.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(f"postgres.dsn cannot be read: {error}".strip()) from error
+    except psycopg.ProgrammingError:
+        # What libpq says would quote the DSN, password and all.
+        raise ConfigError(
+            "postgres.dsn is no DSN: write postgresql://user:password@host:port/database, with "
+            "special characters percent-encoded."
+        ) from None
     except psycopg.OperationalError as error:
         reason = str(error).strip().splitlines()[0]
         raise UnreachableError(
@@ -39,5 +43,7 @@ def masked(dsn: str) -> str:
         parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         return "(unreadable DSN)"
-    hidden = {"password": "********"} if "password" in parts else {}
-    return make_conninfo("", **{**parts, **hidden})
+    for name in ("password", "sslpassword"):
+        if name in parts:
+            parts[name] = "********"
+    return make_conninfo("", **parts)

@@ -14,16 +14,16 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from tallygate.errors import MachineError, NodeError
 from tallygate.ports import LOOPBACK, check_free
 from tallygate.process import Process, ProcessState, died, tail
+from tallygate.progress import Progress, silent
 from tallygate.waiting import wait_until
 
 __all__ = ["Postgres", "PostgresSpec"]
@@ -48,7 +48,7 @@ class PostgresSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     port: int
-    password: str
+    password: str = Field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Postgres:
     def dsn(self) -> str:
         return f"postgresql://{USER}:{self.spec.password}@{LOOPBACK}:{self.spec.port}/{DATABASE}"
 
-    def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
+    def start(self, progress: Progress = silent) -> None:
         """Start the server, making its data folder first if there is none, and wait for it."""
         if self.state is not ProcessState.STOPPED:
             return
@@ -141,17 +141,19 @@ class Postgres:
 
     def _create_database(self, programs: Path, data: Path, user: int | None) -> None:
         """Make the stack's database with a single-user server, before anyone can connect."""
-        subprocess.run(
+        done = subprocess.run(
             [str(programs / "postgres"), "--single", "-D", str(data), "postgres"],
             input=f"CREATE DATABASE {DATABASE}\n",
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
             cwd=self.folder,
             user=user,
             group=user,
             extra_groups=None if user is None else [],
         )
+        if done.returncode != 0 or "ERROR:" in done.stderr or "FATAL:" in done.stderr:
+            raise died("PostgreSQL could not create its database", done.stderr.splitlines())
 
     def _programs(self) -> Path:
         """The folder of PostgreSQL's programs, in reach of the user that runs them."""

@@ -18,13 +18,14 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from tallygate.errors import JarError
 from tallygate.java import Java, find_java
+from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
 __all__ = ["SETS", "Coordinate", "JarSet", "jar_paths", "pyspark_jars"]
@@ -33,8 +34,6 @@ KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"
 POSTGRES_JDBC_VERSION = "42.7.11"
 MANIFEST = "manifest.json"
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def jar_paths(
         return _checked_here[folder]
     with _one_at_a_time(folder.parent, jar_set.name):
         if again or not jar_set.is_cached(settings):
-            _fetch(jar_set, folder, settings, progress or (lambda _: None))
+            _fetch(jar_set, folder, settings, progress or silent)
         _checked_here[folder] = _checked(jar_set, folder)
     return _checked_here[folder]
 
@@ -139,7 +138,10 @@ def _one_at_a_time(folder: Path, name: str) -> Iterator[None]:
 
 
 def _checked(jar_set: JarSet, folder: Path) -> list[Path]:
-    manifest: dict[str, str] = json.loads((folder / MANIFEST).read_text())
+    try:
+        manifest: dict[str, str] = dict(json.loads((folder / MANIFEST).read_text()))
+    except (ValueError, TypeError):
+        manifest = {MANIFEST: ""}
     for name, digest in manifest.items():
         jar = folder / name
         if not jar.exists() or _digest(jar) != digest:

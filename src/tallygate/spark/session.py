@@ -7,7 +7,7 @@ that a terminal shows only what its user asked for, and nothing is lost when it 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from tallygate.errors import ConfigError, MachineError
 from tallygate.java import find_java
+from tallygate.ports import LOOPBACK
 from tallygate.process import tail
-from tallygate.settings import Settings
+from tallygate.progress import Progress, silent
+from tallygate.settings import Settings, is_secret
 from tallygate.spark.jars import jar_paths
 
 __all__ = ["session"]
@@ -35,7 +37,7 @@ def session(
     existing: SparkSession | None = None,
     config: Mapping[str, str] | None = None,
     settings: Settings | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
 ) -> SparkSession:
     """A session that can talk to Kafka and PostgreSQL.
 
@@ -45,6 +47,11 @@ def session(
     settings = settings or Settings.load()
     existing = existing or SparkSession.getActiveSession()
     if existing is not None:
+        if master or config:
+            raise ConfigError(
+                "a Spark session is active already, and master and config come too late for it; "
+                "set them where it is made, or stop it first."
+            )
         _check_connector(existing, settings)
         return existing
     java = find_java(settings)
@@ -52,46 +59,61 @@ def session(
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = {**settings.section("spark.conf"), **(config or {})}
-    log = _new_log(settings.state_dir / "logs")
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(
-        list(
-            {
-                "spark.app.name": name,
-                "spark.master": master or settings.required("spark.master"),
-                "spark.driver.memory": settings.required("spark.driver.memory"),
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.jars": ",".join(jars),
-                "spark.python.daemon.module": "tallygate.spark.daemon",
-                "spark.sql.session.timeZone": "UTC",
-                "spark.sql.execution.arrow.pyspark.enabled": "true",
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                **given,
-            }.items()
-        )
-    )
+    conf = {
+        "spark.app.name": name,
+        "spark.driver.memory": settings.required("spark.driver.memory"),
+        "spark.jars": ",".join(jars),
+        "spark.python.daemon.module": "tallygate.spark.daemon",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **_place(master, settings),
+        **given,
+    }
     progress("Spark: starting")
-    _launch(conf, log)
-    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if SparkContext._gateway is None:
+        _launch(conf, _new_log(settings.state_dir / "logs"))
+    spark = SparkSession.builder.config(conf=_spark_conf(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     if "spark.sql.shuffle.partitions" not in given:
         spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
     return spark
 
 
-def _launch(conf: SparkConf, log: Path) -> None:
-    """Start the JVM with its output in `log`. Under spark-submit there is a JVM already."""
+def _place(master: str | None, settings: Settings) -> dict[str, str]:
+    """The master, and for a local one an address that nobody else can reach.
+
+    Under spark-submit its own master holds unless one was asked for here.
+    """
+    chosen = settings.values["spark.master"]
+    if master is None and chosen.origin == "default" and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return {}
+    where = master or chosen.text
+    loopback = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return {"spark.master": where, **(loopback if where.startswith("local") else {})}
+
+
+def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(properties.items()))
+
+
+def _launch(conf: Mapping[str, str], log: Path) -> None:
+    """Start the JVM with its output in `log`. Under spark-submit there is a JVM already.
+
+    What is given here ends up on a command line, which anyone can see, so secrets are left out:
+    the session takes them afterwards.
+    """
+    public = _spark_conf({name: text for name, text in conf.items() if not is_secret(name)})
     with log.open("wb") as file:
         try:
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, {"stdout": file, "stderr": file}
+                public, {"stdout": file, "stderr": file}
             )
         except PySparkRuntimeError as error:
             said = "".join(f"\n    {line}" for line in tail(log, 10))
             raise MachineError(f"Spark did not start; its last lines were:{said}") from error
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    SparkContext._ensure_initialized(gateway=gateway, conf=public)
 
 
 def _new_log(folder: Path) -> Path:

@@ -1,0 +1,216 @@
+"""`tallygate consume`: topics onto the terminal or into a file."""
+
+import json
+import signal
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tallygate.cli.options import (
+    Bootstrap,
+    ConfigFile,
+    Name,
+    Profile,
+    Set,
+    resolve_connection,
+    resolve_settings,
+)
+from tallygate.errors import ConfigError, InputError
+from tallygate.units import time_ms
+
+if TYPE_CHECKING:
+    from tallygate.kafka.reader import Reading
+
+__all__ = ["consume"]
+
+
+class Shown(StrEnum):
+    table = "table"
+    json = "json"
+    raw = "raw"
+
+
+class Decode(StrEnum):
+    text = "text"
+    json = "json"
+    avro = "avro"
+
+
+class Isolation(StrEnum):
+    committed = "committed"
+    uncommitted = "uncommitted"
+
+
+def consume(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="beginning, end, an offset, or a time (2026-01-31T12:00:00Z).",
+            show_default="end; beginning with --exit",
+        ),
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=1, help="The last records of each partition, and on.")
+    ] = None,
+    exit_: Annotated[
+        bool, typer.Option("--exit", help="Stop at the end, as it is when reading begins.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Read as this group, and commit what was printed.")
+    ] = None,
+    isolation: Annotated[
+        Isolation, typer.Option(help="Whether records of open transactions are seen.")
+    ] = Isolation.committed,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this partition.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
+    decode: Annotated[Decode, typer.Option(help="How values are read.")] = Decode.text,
+    avro_schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The schema, for Avro.")
+    ] = None,
+    output: Annotated[
+        Shown,
+        typer.Option("--output", "-o", help="raw: values alone, a line each."),
+    ] = Shown.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Read topics; Ctrl-C ends cleanly."""
+    from tallygate.kafka.reader import read
+
+    what = _reading(topics, from_, tail, exit_, group, isolation, partition)
+    printer = _Printer(output, _decoder(decode, avro_schema), key, limit)
+    connection = resolve_connection(
+        resolve_settings(config, profile, sets, bootstrap_servers, name)
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    batches = read(what, connection)
+    try:
+        for batch in batches:
+            if not printer.show(batch):
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+
+
+def _reading(
+    topics: list[str],
+    from_: str | None,
+    tail: int | None,
+    exit_: bool,
+    group: str | None,
+    isolation: Isolation,
+    partitions: list[int] | None,
+) -> "Reading":
+    from tallygate.kafka.reader import From, Reading
+
+    if tail is not None and from_ is not None:
+        raise ConfigError("--from and --tail exclude each other.")
+    if group is not None and (from_ or tail or partitions):
+        raise ConfigError(
+            "a group has offsets of its own: leave out --from, --tail and --partition."
+        )
+    start, value = (From.beginning, 0) if exit_ else (From.end, 0)
+    if tail is not None:
+        start, value = From.tail, tail
+    elif from_ in ("beginning", "end"):
+        start = From(from_)
+    elif from_ is not None and from_.isdigit() and len(from_) < 13:
+        start, value = From.offset, int(from_)
+    elif from_ is not None:
+        start, value = From.timestamp, time_ms(from_)
+    return Reading(
+        topics,
+        start,
+        value,
+        group,
+        partitions,
+        exit_at_end=exit_,
+        committed_only=isolation is Isolation.committed,
+    )
+
+
+def _decoder(decode: Decode, avro_schema: str | None) -> Any:
+    if (decode is Decode.avro) != (avro_schema is not None):
+        raise ConfigError("--decode avro and --avro-schema FILE go together.")
+    if decode is Decode.json:
+        return json.loads
+    if decode is Decode.avro:
+        from tallygate.records.avro import decoder
+
+        return decoder(avro_schema or "")
+    return lambda value: value.decode(errors="replace")
+
+
+class _Printer:
+    def __init__(self, shown: Shown, decode: Any, key: str | None, limit: int | None) -> None:
+        self._shown, self._decode = shown, decode
+        self._key = None if key is None else key.encode()
+        self._left = limit
+        self._headed = False
+
+    def show(self, batch: list[Any]) -> bool:
+        """Print a batch; False when the limit is reached."""
+        if self._key is not None:
+            batch = [message for message in batch if message.key() == self._key]
+        if self._left is not None:
+            batch = batch[: self._left]
+            self._left -= len(batch)
+        if batch:
+            if self._shown is Shown.raw:
+                self._raw(batch)
+            else:
+                self._rows(batch)
+            sys.stdout.flush()
+        return self._left != 0
+
+    def _raw(self, batch: list[Any]) -> None:
+        out = sys.stdout.buffer
+        out.write(b"\n".join([message.value() or b"" for message in batch]))
+        out.write(b"\n")
+
+    def _rows(self, batch: list[Any]) -> None:
+        from tallygate.kafka.reader import to_record
+        from tallygate.records.files import dump_json
+
+        for message in batch:
+            record = to_record(message)
+            try:
+                value = None if record.value is None else self._decode(record.value)
+            except (InputError, ValueError) as error:
+                raise InputError(f"{record.where} cannot be decoded: {error}") from error
+            fields = {
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": None if record.key is None else record.key.decode(errors="replace"),
+                "headers": {
+                    name: None if text is None else text.decode(errors="replace")
+                    for name, text in record.headers
+                },
+                "value": value,
+            }
+            if self._shown is Shown.json:
+                sys.stdout.buffer.write(dump_json(fields) + b"\n")
+            else:
+                self._line(fields)
+
+    def _line(self, fields: dict[str, Any]) -> None:
+        if not self._headed:
+            print(f"{'partition':>9}  {'offset':>10}  {'key':<16}  value")
+            self._headed = True
+        text = fields["value"] if isinstance(fields["value"], str) else json.dumps(fields["value"])
+        headers = f"  {fields['headers']}" if fields["headers"] else ""
+        key = "-" if fields["key"] is None else fields["key"]
+        print(f"{fields['partition']:>9}  {fields['offset']:>10}  {key:<16}  {text}{headers}")

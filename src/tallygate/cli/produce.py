@@ -1,0 +1,284 @@
+"""`tallygate produce`: a file into a topic."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tallygate.cli.options import (
+    Bootstrap,
+    ConfigFile,
+    Name,
+    Output,
+    Profile,
+    Set,
+    pairs,
+    resolve_connection,
+    resolve_settings,
+)
+from tallygate.cli.output import Format, progress_display, show
+from tallygate.errors import ConfigError, TallygateError, TopicError
+from tallygate.units import duration_ms, human_size
+
+if TYPE_CHECKING:
+    from tallygate.kafka.connection import Connection
+    from tallygate.kafka.loader import Load, LoadSummary
+    from tallygate.records.shape import Shape
+    from tallygate.settings import Settings
+
+__all__ = ["produce"]
+
+
+class InputFormat(StrEnum):
+    auto = "auto"
+    lines = "lines"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+    avro = "avro"
+
+
+class Acks(StrEnum):
+    none = "0"
+    one = "1"
+    all = "all"
+
+
+class Bad(StrEnum):
+    stop = "stop"
+    dead_letter = "dead-letter"
+
+
+class Compression(StrEnum):
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="The file; `-` is standard input.")
+    ] = "-",
+    format: Annotated[
+        InputFormat, typer.Option(help="The file's format; auto goes by the name's ending.")
+    ] = InputFormat.auto,
+    key: Annotated[
+        str | None, typer.Option(help="A field, `user.id`, or a template, `{account}-{region}`.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="A header; TEXT may hold {field}s."),
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(help="The field with the time: milliseconds or ISO 8601.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Put all into this one.")] = None,
+    partitioner: Annotated[
+        str | None,
+        typer.Option(
+            help="murmur2 (as Java clients), round-robin, or module:function(key, partitions)."
+        ),
+    ] = None,
+    avro_schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Encode values as Avro of this schema.")
+    ] = None,
+    compression: Annotated[
+        Compression, typer.Option(help="How batches are compressed.")
+    ] = Compression.lz4,
+    acks: Annotated[
+        Acks, typer.Option(help="Who must have a record: nobody, the leader, all in sync.")
+    ] = Acks.all,
+    retries: Annotated[int | None, typer.Option(min=0, help="How often to try again.")] = None,
+    delivery_timeout: Annotated[
+        str | None, typer.Option(help="How long a record may take: 30s.", show_default="5m")
+    ] = None,
+    idempotent: Annotated[
+        bool | None,
+        typer.Option(
+            "--idempotent/--no-idempotent",
+            help="No duplicates or reordering by retries; on with acks=all.",
+        ),
+    ] = None,
+    transactional: Annotated[
+        bool,
+        typer.Option("--transactional", help="Each line once, also when killed and started again."),
+    ] = False,
+    transaction_size: Annotated[
+        int, typer.Option(min=1, help="Records for each transaction.")
+    ] = 200_000,
+    load_name: Annotated[
+        str | None,
+        typer.Option(help="The name under which a transactional load keeps its position."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Load from the beginning, whatever was loaded.")
+    ] = False,
+    rate: Annotated[float | None, typer.Option(help="At most this many records/s.")] = None,
+    bad: Annotated[
+        Bad, typer.Option(help="What to do with a line that cannot be read.")
+    ] = Bad.stop,
+    dead_letters: Annotated[
+        str | None, typer.Option(help="The topic for such lines.", show_default="TOPIC.bad")
+    ] = None,
+    create: Annotated[
+        int | None,
+        typer.Option(metavar="PARTITIONS", min=1, help="Create the topic if it is not there."),
+    ] = None,
+    output: Output = Format.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Load a file into a topic: lines, JSON lines, CSV, Parquet or Avro."""
+    from tallygate.kafka.loader import Load, load
+    from tallygate.kafka.producer import producer_properties
+    from tallygate.records.files import FileFormat, guess_format
+
+    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
+    kind = guess_format(file) if format is InputFormat.auto else FileFormat(format.value)
+    if idempotent and acks is not Acks.all:
+        raise ConfigError("--idempotent needs --acks all: others cannot notice a duplicate.")
+    if transactional and (idempotent is False or acks is not Acks.all):
+        raise ConfigError("--transactional needs --acks all and idempotence.")
+    if rate is not None and rate <= 0:
+        raise ConfigError("--rate must be more than 0.")
+    dead_topic = (dead_letters or f"{topic}.bad") if bad is Bad.dead_letter else None
+    what = Load(
+        topic=topic,
+        file=file,
+        kind=kind,
+        shape=_shape(key, header, timestamp, partition, partitioner),
+        encode=_encode(avro_schema),
+        rate=rate,
+        transaction_size=transaction_size if transactional else None,
+        name=load_name,
+        again=again,
+        dead_letters=dead_topic,
+    )
+    what.properties.update(
+        producer_properties(
+            acks=acks.value,
+            idempotent=acks is Acks.all if idempotent is None else idempotent,
+            retries=retries,
+            timeout_ms=duration_ms(delivery_timeout) if delivery_timeout else None,
+            compression=compression.value,
+            transactional_id=what.group if transactional else None,
+        )
+    )
+    connection = resolve_connection(settings)
+    _check_topics(what, connection, settings, create)
+    with _summary(output) as progress:
+        progress(load(what, connection, progress))
+
+
+def _shape(
+    key: str | None,
+    header: list[str] | None,
+    timestamp: str | None,
+    partition: int | None,
+    partitioner: str | None,
+) -> "Shape":
+    from tallygate.records.shape import Shape, load_function, round_robin
+
+    if partition is not None and partitioner is not None:
+        raise ConfigError("--partition and --partitioner exclude each other.")
+    chosen: Any = None
+    if partitioner == "round-robin":
+        chosen = round_robin()
+    elif partitioner not in (None, "murmur2"):
+        chosen = load_function(partitioner, "--partitioner")
+    headers = pairs(header, "--header") or None
+    return Shape(key, headers, timestamp, partition, chosen)
+
+
+def _encode(avro_schema: str | None) -> Any:
+    if avro_schema is None:
+        return None
+    from tallygate.records.avro import encoder
+
+    return encoder(avro_schema)
+
+
+def _check_topics(
+    what: "Load", connection: "Connection", settings: "Settings", create: int | None
+) -> None:
+    """The topics must be there before a line is read; one that is not can be created."""
+    from tallygate.kafka.topics import Topics
+
+    topics = Topics(connection, settings)
+    known = topics.names()
+    if what.topic not in known:
+        partitions = create
+        if partitions is None and what.file != "-" and sys.stdin.isatty():
+            typer.confirm(f"There is no topic {what.topic!r}. Create it?", abort=True)
+            partitions = typer.prompt("How many partitions", type=int, default=3)
+        if partitions is None:
+            raise TopicError(
+                f"there is no topic {what.topic!r}; create it with --create PARTITIONS or "
+                "`tallygate topic create`."
+            )
+        topics.create(what.topic, partitions=partitions)
+    if what.dead_letters is not None and what.dead_letters not in known:
+        topics.create(what.dead_letters)
+    count = len(topics.describe(what.topic, sizes=False).partitions)
+    if what.shape.partition is not None and what.shape.partition >= count:
+        raise TopicError(f"topic {what.topic!r} has partitions 0 to {count - 1} only.")
+
+
+@contextmanager
+def _summary(output: Format) -> Iterator[Any]:
+    """Live progress, and at the end, however it comes about, what became of the records."""
+    started = time.monotonic()
+    latest: LoadSummary | None = None
+    with progress_display() as display:
+
+        def progress(summary: "LoadSummary") -> None:
+            nonlocal latest
+            latest = summary
+            seconds = max(time.monotonic() - started, 1e-6)
+            display(
+                f"{summary.acknowledged:,} acknowledged, {human_size(summary.bytes)} read, "
+                f"{summary.acknowledged / seconds:,.0f}/s, {summary.failed} failed"
+            )
+
+        try:
+            yield progress
+        except TallygateError:
+            if latest is not None:
+                _print(latest, output, time.monotonic() - started)
+            raise
+    if latest is not None:
+        _print(latest, output, time.monotonic() - started)
+
+
+def _print(summary: "LoadSummary", output: Format, seconds: float) -> None:
+    import dataclasses
+
+    value = dataclasses.asdict(summary)
+    value["offsets"] = {
+        str(partition): {"first": first, "last": last}
+        for partition, (first, last) in sorted(summary.offsets.items())
+    }
+    value["seconds"] = round(seconds, 3)
+
+    def table() -> None:
+        if summary.resumed_from:
+            print(f"Resumed after {summary.resumed_from:,} records that were there already.")
+        print(
+            f"{summary.acknowledged:,} acknowledged, {summary.failed:,} failed, "
+            f"{summary.retried:,} requests retried, {summary.dead_letters:,} dead letters, "
+            f"{human_size(summary.bytes)} in {seconds:.1f} s."
+        )
+        for partition, (first, last) in sorted(summary.offsets.items()):
+            print(f"  partition {partition}: offsets {first:,} to {last:,}")
+
+    show(value, output, table)

@@ -1,0 +1,205 @@
+"""A producer whose sends are futures, and which never swallows a failure.
+
+`send` returns a future of the record's metadata. A failure that nobody looks at is not lost:
+`close` raises it, with how many there were, and it raises too when records could not be delivered
+in time: a program that ends normally has every record acknowledged.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from tallygate.errors import DeliveryError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.records.record import Headers, Metadata
+
+__all__ = ["Acks", "Producer", "producer_properties"]
+
+Acks = Literal["0", "1", "all"]
+Callback = Callable[[Metadata | None, DeliveryError | None], None]
+
+
+def producer_properties(
+    *,
+    acks: str = "all",
+    idempotent: bool = True,
+    retries: int | None = None,
+    timeout_ms: int | None = None,
+    compression: str | None = None,
+    transactional_id: str | None = None,
+) -> dict[str, Any]:
+    """librdkafka's properties for a delivery; keys are placed as Java clients place them."""
+    properties: dict[str, Any] = {
+        "acks": acks,
+        "enable_idempotence": idempotent,
+        "partitioner": "murmur2_random",
+        "linger_ms": 20,
+        "batch_size": 1_000_000,
+        "queue_buffering_max_messages": 200_000,
+        "queue_buffering_max_kbytes": 64 * 1024,
+    }
+    if retries is not None:
+        properties["retries"] = retries
+    if timeout_ms is not None:
+        properties["message_timeout_ms"] = timeout_ms
+    if compression is not None:
+        properties["compression_type"] = compression
+    if transactional_id is not None:
+        properties["transactional_id"] = transactional_id
+    return properties
+
+
+class Producer:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        acks: Acks = "all",
+        idempotent: bool | None = None,
+        retries: int | None = None,
+        timeout: float = 120,
+        compression: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`idempotent` is on with acks=all unless told otherwise; `timeout` is a record's life."""
+        self.connection = connection
+        chosen = producer_properties(
+            acks=acks,
+            idempotent=acks == "all" if idempotent is None else idempotent,
+            retries=retries,
+            timeout_ms=int(timeout * 1000),
+            compression=compression,
+        )
+        self._producer = clients.producer(connection, **{**chosen, **(properties or {})})
+        self._timeout = timeout
+        self._unseen: dict[int, DeliveryError] = {}
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        callback: Callback | None = None,
+    ) -> "Future[Metadata]":
+        """Queue a record. The future and the callback are served by `poll`, `flush` and `close`,
+        and by later sends."""
+        future: _Delivery = _Delivery(self._unseen)
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        if timestamp is not None:
+            place["timestamp"] = timestamp
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            self._settle(future, error, message, callback)
+
+        while True:
+            try:
+                with clients.explained(self.connection, f"sending to topic {topic!r}"):
+                    self._producer.produce(
+                        topic,
+                        value,
+                        key,
+                        on_delivery=delivered,
+                        headers=list(headers),
+                        **place,
+                    )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+        return future
+
+    def poll(self, timeout: float = 0) -> None:
+        """Serve the futures and callbacks of what was delivered since."""
+        self._producer.poll(timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent is delivered or failed; raise if some is neither in time."""
+        left = self._producer.flush(self._timeout if timeout is None else timeout)
+        if left:
+            raise DeliveryError(
+                f"{left} records for Kafka at {self.connection.bootstrap_servers} are still not "
+                "acknowledged; whether they arrived is unknown."
+            )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what is left, then raise the failures that nobody has looked at."""
+        self.flush(timeout)
+        if self._unseen:
+            first = next(iter(self._unseen.values()))
+            count = len(self._unseen)
+            self._unseen.clear()
+            raise DeliveryError(f"{count} records were not delivered; the first: {first}")
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._producer.flush(self._timeout)
+
+    def _settle(
+        self,
+        future: "_Delivery",
+        error: KafkaError | None,
+        message: Message,
+        callback: Callback | None,
+    ) -> None:
+        if error is None:
+            metadata = Metadata(
+                message.topic() or "",
+                message.partition() or 0,
+                message.offset() or 0,
+                message.timestamp()[1],
+            )
+            future.set_result(metadata)
+            if callback:
+                callback(metadata, None)
+            return
+        problem = DeliveryError(f"a record for topic {message.topic()!r} failed: {error.str()}.")
+        problem.__cause__ = KafkaException(error)
+        future.set_exception(problem)
+        if callback:
+            callback(None, problem)
+        else:
+            self._unseen[id(future)] = problem
+            future.failed = True
+
+
+class _Delivery(Future[Metadata]):
+    """A future that tells its producer when somebody has looked at its failure."""
+
+    def __init__(self, unseen: dict[int, DeliveryError]) -> None:
+        super().__init__()
+        self._unseen = unseen
+        self.failed = False
+
+    def result(self, timeout: float | None = None) -> Metadata:
+        try:
+            return super().result(timeout)
+        finally:
+            self._seen()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        try:
+            return super().exception(timeout)
+        finally:
+            self._seen()
+
+    def _seen(self) -> None:
+        if self.failed:
+            self._unseen.pop(id(self), None)

@@ -1,0 +1,229 @@
+"""Reading topics for people and programs: from anywhere, to the end or on and on.
+
+Without a group partitions are assigned outright and nothing is committed. With one, the group's
+offsets are where reading starts, and they are committed after each batch was handed on.
+
+`exit_at_end` means the end as it was when reading began: what is written meanwhile is left for
+another time, so reading ends even while others write.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_END,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec
+
+from tallygate.errors import LostRangeError, TopicError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.records.record import Headers, Record
+from tallygate.settings import nearest
+
+__all__ = ["From", "Reading", "read", "to_record"]
+
+BATCH = 10_000
+ANSWER_TIMEOUT = 10.0
+
+Ends = dict[tuple[str, int], int]
+
+
+class From(StrEnum):
+    beginning = "beginning"
+    end = "end"
+    offset = "offset"
+    timestamp = "timestamp"
+    tail = "tail"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to read."""
+
+    topics: Sequence[str]
+    start: From = From.beginning
+    value: int = 0
+    """The offset, the timestamp in ms, or for a tail how many records of each partition."""
+    group: str | None = None
+    partitions: Sequence[int] | None = None
+    exit_at_end: bool = False
+    committed_only: bool = True
+    timeout: float = ANSWER_TIMEOUT
+
+
+def read(what: Reading, connection: Connection) -> Iterator[list[Message]]:
+    """Batches of messages; empty ones while there is nothing, so that the caller can look up."""
+    isolation = "read_committed" if what.committed_only else "read_uncommitted"
+    consumer = clients.consumer(
+        connection,
+        group_id=what.group or "tallygate.none",
+        isolation_level=isolation,
+        auto_offset_reset="error" if what.group is None else "earliest",
+        enable_partition_eof=True,
+        queued_max_messages_kbytes=32 * 1024,
+        partition_assignment_strategy="cooperative-sticky",
+    )
+    try:
+        found = _partitions(what, consumer, connection)
+        ends = _ends(what, found, connection) if what.exit_at_end else None
+        if what.group is None:
+            consumer.assign(_starts(what, found, connection))
+        else:
+            consumer.subscribe(list(what.topics))
+        yield from _batches(what, consumer, connection, ends)
+    finally:
+        consumer.close()
+
+
+def to_record(message: Message) -> Record:
+    return Record(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        _bytes(message.key()),
+        _bytes(message.value()),
+        _headers(message),
+    )
+
+
+def _headers(message: Message) -> Headers:
+    given: Any = message.headers() or ()
+    return tuple((name, _bytes(value)) for name, value in given)
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _batches(
+    what: Reading, consumer: Any, connection: Connection, ends: Ends | None
+) -> Iterator[list[Message]]:
+    open_ends = {key for key, end in (ends or {}).items() if end > 0}
+    while ends is None or open_ends:
+        messages = consumer.consume(BATCH, 0.2)
+        batch = [message for message in messages if message.error() is None]
+        if len(batch) < len(messages):
+            for message in messages:
+                _note(message, open_ends, connection)
+        if ends is not None and batch:
+            batch = _within(batch, ends, open_ends, consumer)
+        yield batch
+        if batch and what.group is not None:
+            with clients.explained(connection, f"committing for group {what.group!r}"):
+                consumer.commit(offsets=_after(batch), asynchronous=False)
+
+
+def _note(message: Message, open_ends: set[tuple[str, int]], connection: Connection) -> None:
+    """Take in what is no record: the end of a partition, or an error."""
+    error = message.error()
+    if error is not None and error.code() == KafkaError._PARTITION_EOF:
+        open_ends.discard((message.topic() or "", message.partition() or 0))
+    elif error is not None:
+        _raise(error, message, connection)
+
+
+def _within(
+    batch: list[Message], ends: Ends, open_ends: set[tuple[str, int]], consumer: Any
+) -> list[Message]:
+    """The batch without what lies beyond the ends. Positions are asked for once a batch: a look
+    at every message's offset would cost more than reading it."""
+    beyond = set()
+    for position in consumer.position(consumer.assignment()):
+        key = (position.topic, position.partition)
+        if position.offset >= ends.get(key, 0):
+            open_ends.discard(key)
+        if position.offset > ends.get(key, 0):
+            beyond.add(key)
+    if not beyond:
+        return batch
+    return [
+        m for m in batch if (m.offset() or 0) < ends.get((m.topic() or "", m.partition() or 0), 0)
+    ]
+
+
+def _after(batch: list[Message]) -> list[TopicPartition]:
+    last = {(m.topic() or "", m.partition() or 0): (m.offset() or 0) + 1 for m in batch}
+    return [TopicPartition(topic, number, offset) for (topic, number), offset in last.items()]
+
+
+def _raise(error: KafkaError, message: Message, connection: Connection) -> None:
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        raise LostRangeError(
+            f"offset {message.offset()} of {message.topic()}/{message.partition()} is not there "
+            "any more (or not yet); `tallygate topic describe` shows which offsets are."
+        )
+    if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        return
+    raise clients.translate(error, connection, "reading") from KafkaException(error)
+
+
+def _partitions(what: Reading, consumer: Any, connection: Connection) -> list[tuple[str, int]]:
+    with clients.explained(connection, "asking for the topics"):
+        known = consumer.list_topics(timeout=what.timeout).topics
+    found = []
+    for topic in what.topics:
+        if topic not in known:
+            raise TopicError(f"there is no topic {topic!r}{nearest(topic, known)}")
+        numbers = sorted(known[topic].partitions)
+        strange = set(what.partitions or ()) - set(numbers)
+        if strange:
+            raise TopicError(
+                f"topic {topic!r} has no partition {min(strange)}; it has 0 to {numbers[-1]}."
+            )
+        found += [(topic, n) for n in numbers if what.partitions is None or n in what.partitions]
+    return found
+
+
+def _ends(what: Reading, partitions: list[tuple[str, int]], connection: Connection) -> Ends:
+    """The end of each partition now: for read_committed the last stable offset."""
+    seen = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+    level = seen[0] if what.committed_only else seen[1]
+    return _offsets(partitions, OffsetSpec.latest(), connection, level)  # type: ignore[no-untyped-call]
+
+
+def _offsets(
+    partitions: list[tuple[str, int]],
+    spec: OffsetSpec,
+    connection: Connection,
+    level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> Ends:
+    admin = clients.admin(connection)
+    asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+    futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_TIMEOUT)
+    answers = clients.answer(futures, connection, "asking for offsets")
+    return {(where.topic, where.partition): result.offset for where, result in answers.items()}
+
+
+def _starts(
+    what: Reading, partitions: list[tuple[str, int]], connection: Connection
+) -> list[TopicPartition]:
+    earliest = _offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
+    if what.start is From.beginning:
+        chosen: Ends = earliest
+    elif what.start is From.end:
+        chosen = _offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    elif what.start is From.tail:
+        latest = _offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+        chosen = {key: max(earliest[key], latest[key] - what.value) for key in latest}
+    elif what.start is From.timestamp:
+        chosen = _offsets(partitions, OffsetSpec.for_timestamp(what.value), connection)
+        chosen = {key: OFFSET_END if offset < 0 else offset for key, offset in chosen.items()}
+    else:
+        chosen = dict.fromkeys(partitions, what.value)
+        low = [key for key in partitions if what.value < earliest[key]]
+        if low:
+            topic, number = low[0]
+            raise LostRangeError(
+                f"{earliest[low[0]] - what.value} records of {topic}/{number} from offset "
+                f"{what.value} are gone; the earliest there is {earliest[low[0]]}."
+            )
+    return [TopicPartition(topic, number, offset) for (topic, number), offset in chosen.items()]
