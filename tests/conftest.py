@@ -2,9 +2,15 @@
 
 import pytest
 
-pytest_plugins = ["fixtures.folders", "fixtures.commands", "fixtures.servers"]
+pytest_plugins = [
+    "fixtures.folders",
+    "fixtures.commands",
+    "fixtures.servers",
+    "fixtures.small",
+    "fixtures.consuming",
+]
 
-LIVE_FIXTURES = {"stack", "spark", "own_stack"}
+LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,12 +22,22 @@ LAYERS = (
     ("kafka.connection", "kafka.properties"),
     ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools", "postgres.connecting"),
     ("kafka.cluster", "kafka.topics", "kafka.producer", "postgres.server"),
-    ("kafka.loader", "kafka.reader"),
+    ("kafka.loader", "kafka.reader", "postgres.schema", "consumer.retry", "consumer.dedup"),
+    ("consumer.deliveries",),
+    ("consumer.run", "consumer.dead_letters"),
     ("spark.session", "stack"),
     ("doctor", "demo"),
     ("cli.output",),
     ("cli.options",),
-    ("cli.cluster", "cli.consume", "cli.machine", "cli.produce", "cli.stack", "cli.topic"),
+    (
+        "cli.cluster",
+        "cli.consume",
+        "cli.dead_letters",
+        "cli.machine",
+        "cli.produce",
+        "cli.stack",
+        "cli.topic",
+    ),
     ("cli",),
     ("__main__",),
 )
@@ -62,10 +72,16 @@ def test_the_exported_names() -> None:
     assert set(tallygate.__all__) == {
         "Cluster",
         "Connection",
+        "Dedup",
+        "Output",
+        "Producer",
+        "Record",
+        "Retry",
         "Settings",
         "Stack",
         "TallygateError",
         "Topics",
+        "consume",
         "session",
     }
     for name in tallygate.__all__:
@@ -90,7 +106,7 @@ def test_importing_the_package_is_quick() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    packages = {"", "kafka", "records", "spark", "postgres"}
+    packages = {"", "consumer", "kafka", "records", "spark", "postgres"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered
 

@@ -8,10 +8,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tallygate.consumer.dedup import Dedup
+    from tallygate.consumer.retry import Retry
+    from tallygate.consumer.run import consume
     from tallygate.errors import TallygateError
     from tallygate.kafka.cluster import Cluster
     from tallygate.kafka.connection import Connection
+    from tallygate.kafka.producer import Producer
     from tallygate.kafka.topics import Topics
+    from tallygate.records.record import Output, Record
     from tallygate.settings import Settings
     from tallygate.spark.session import session
     from tallygate.stack import Stack
@@ -21,20 +26,32 @@ __version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "Connection",
+    "Dedup",
+    "Output",
+    "Producer",
+    "Record",
+    "Retry",
     "Settings",
     "Stack",
     "TallygateError",
     "Topics",
+    "consume",
     "session",
 ]
 
 _HOMES = {
     "Cluster": "tallygate.kafka.cluster",
     "Connection": "tallygate.kafka.connection",
+    "Dedup": "tallygate.consumer.dedup",
+    "Output": "tallygate.records.record",
+    "Producer": "tallygate.kafka.producer",
+    "Record": "tallygate.records.record",
+    "Retry": "tallygate.consumer.retry",
     "Settings": "tallygate.settings",
     "Stack": "tallygate.stack",
     "TallygateError": "tallygate.errors",
     "Topics": "tallygate.kafka.topics",
+    "consume": "tallygate.consumer.run",
     "session": "tallygate.spark.session",
 }
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tallygate import __version__
-from tallygate.cli import cluster, machine, stack, topic
+from tallygate.cli import cluster, dead_letters, machine, stack, topic
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
@@ -32,6 +32,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command()(produce)
 app.command()(consume)
+app.add_typer(dead_letters.app, name="dead-letters")
 machine.register(app)
 
 

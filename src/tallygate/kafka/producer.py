@@ -20,6 +20,7 @@ from tallygate.records.record import Headers, Metadata
 __all__ = ["Acks", "Producer", "producer_properties"]
 
 Acks = Literal["0", "1", "all"]
+GRACE = 5.0  # by then every record is acknowledged or has outlived its time
 Callback = Callable[[Metadata | None, DeliveryError | None], None]
 
 
@@ -122,7 +123,7 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is delivered or failed; raise if some is neither in time."""
-        left = self._producer.flush(self._timeout if timeout is None else timeout)
+        left = self._producer.flush(self._timeout + GRACE if timeout is None else timeout)
         if left:
             raise DeliveryError(
                 f"{left} records for Kafka at {self.connection.bootstrap_servers} are still not "
@@ -150,7 +151,7 @@ class Producer:
         if error is None:
             self.close()
         else:
-            self._producer.flush(self._timeout)
+            self._producer.flush(self._timeout + GRACE)
 
     def _settle(
         self,

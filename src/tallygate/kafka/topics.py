@@ -121,7 +121,7 @@ class Topics:
         return self._describe(self.names(internal=internal), sizes={})
 
     def describe(self, name: str, *, sizes: bool = True) -> Topic:
-        self._check_exists(name)
+        self.check_exists(name)
         return self._describe([name], self._sizes(name) if sizes else {})[0]
 
     def _sizes(self, name: str) -> dict[tuple[str, int], int]:
@@ -166,7 +166,7 @@ class Topics:
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
-            self._check_exists(name)
+            self.check_exists(name)
             if name.startswith("__"):
                 raise TopicError(f"{name!r} is Kafka's own topic and is not deleted here.")
         deleted = self._admin.delete_topics(list(names), request_timeout=self._timeout)
@@ -190,7 +190,7 @@ class Topics:
 
         Configs and partitions change together or not at all; replicas move after that.
         """
-        self._check_exists(name)
+        self.check_exists(name)
         there = len(self._metadata().topics[name].partitions)
         if partitions is not None and partitions <= there:
             raise TopicError(
@@ -232,7 +232,7 @@ class Topics:
 
         Waits until the data has moved and the preferred leaders lead, unless `timeout` is None.
         """
-        self._check_exists(name)
+        self.check_exists(name)
         if throttle is not None and (throttle <= 0 or timeout is None):
             raise TopicError(
                 "a throttle must be more than 0, and is lifted only when the move is waited for."
@@ -287,7 +287,8 @@ class Topics:
         with clients.explained(self.connection, "asking for the topics"):
             return self._admin.list_topics(timeout=self._timeout)
 
-    def _check_exists(self, name: str) -> None:
+    def check_exists(self, name: str) -> None:
+        """Refuse a name that no topic has, with the nearest that one has."""
         known = self._metadata().topics
         if name not in known:
             raise TopicError(f"there is no topic {name!r}{nearest(name, known)}")

@@ -180,7 +180,8 @@ def _careful_json(lines: list[bytes], first: int, end: Position, want_fields: bo
 
 def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:
     """Rows as JSON objects of text, by the names in the first row."""
-    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    reader = csv.DictReader(text, strict=True)
 
     def good_or_bad() -> Iterator[tuple[Any, str | None]]:
         for row in reader:
@@ -189,7 +190,10 @@ def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Itera
             else:
                 yield row, None
 
-    yield from _numbered(good_or_bad(), start, rows)
+    try:
+        yield from _numbered(good_or_bad(), start, rows)
+    finally:
+        text.detach()
 
 
 def _parquet(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:

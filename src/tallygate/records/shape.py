@@ -47,6 +47,8 @@ class Shape:
             ]
         if self.timestamp is not None:
             found["timestamp"] = _milliseconds(_field(row, self.timestamp), self.timestamp)
+            if found["timestamp"] <= 0:
+                raise InputError(f"has in {self.timestamp!r} no time after 1970, as Kafka needs")
         if self.partition is not None:
             found["partition"] = self.partition
         elif self.partitioner is not None:

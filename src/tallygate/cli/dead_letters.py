@@ -1,0 +1,144 @@
+"""`tallygate dead-letters`: look at what failed for good, and put it back."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tallygate.cli.options import (
+    Bootstrap,
+    ConfigFile,
+    Name,
+    Output,
+    Profile,
+    Set,
+    resolve_connection,
+    resolve_settings,
+)
+from tallygate.cli.output import Format, show, show_table
+from tallygate.errors import TopicError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at dead letters, and put them back.", no_args_is_help=True)
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
+
+
+@app.command("list")
+def list_(
+    topic: TopicName,
+    output: Output = Format.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """List the dead letters: where each came from, why, and whether it was put back."""
+    from tallygate.consumer.dead_letters import list_dead_letters
+
+    connection = _connection(name, bootstrap_servers, config, profile, sets)
+    rows = [_row(letter) for letter in list_dead_letters(topic, connection)]
+    columns = {
+        "partition": "partition",
+        "offset": "offset",
+        "from": "from",
+        "tries": "tries",
+        "replayed": "put back",
+        "cause": "cause",
+    }
+    show(rows, output, lambda: show_table(rows, columns) if rows else print("No dead letters."))
+
+
+@app.command("show")
+def show_(
+    topic: TopicName,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="Its offset in the topic.")],
+    partition: Annotated[int, typer.Option(help="Its partition.")] = 0,
+    output: Output = Format.table,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Show one dead letter whole: value, headers and the stack of its failure."""
+    from tallygate.consumer.dead_letters import list_dead_letters
+
+    connection = _connection(name, bootstrap_servers, config, profile, sets)
+    found = {(x.record.partition, x.record.offset): x for x in list_dead_letters(topic, connection)}
+    if (partition, offset) not in found:
+        raise TopicError(f"{topic!r} has no dead letter at partition {partition}, offset {offset}.")
+    letter = found[partition, offset]
+    value = {**_row(letter), **_whole(letter)}
+    show(value, output, lambda: _print(value))
+
+
+@app.command()
+def replay(
+    topic: TopicName,
+    offset: Annotated[
+        list[int] | None, typer.Option(help="Only this one; may be given again.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(help="Only those of this partition.")] = None,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    sets: Set = None,
+) -> None:
+    """Put dead letters back into the topics they came from, each once."""
+    from tallygate.consumer.dead_letters import replay as put_back
+
+    connection = _connection(name, bootstrap_servers, config, profile, sets)
+
+    def wanted(letter: Any) -> bool:
+        return (offset is None or letter.record.offset in offset) and (
+            partition is None or letter.record.partition == partition
+        )
+
+    count = put_back(topic, connection, wanted)
+    print(f"{count} dead letters of {topic!r} were put back.")
+
+
+def _connection(
+    name: str | None,
+    bootstrap: str | None,
+    config: Path | None,
+    profile: str | None,
+    sets: list[str] | None,
+) -> Any:
+    return resolve_connection(resolve_settings(config, profile, sets, bootstrap, name))
+
+
+def _row(letter: Any) -> dict[str, Any]:
+    return {
+        "partition": letter.record.partition,
+        "offset": letter.record.offset,
+        "from": letter.coordinates,
+        "tries": letter.tries,
+        "replayed": letter.replayed,
+        "cause": letter.cause,
+    }
+
+
+def _whole(letter: Any) -> dict[str, Any]:
+    record = letter.record
+    return {
+        "key": None if record.key is None else record.key.decode(errors="replace"),
+        "value": None if record.value is None else record.value.decode(errors="replace"),
+        "headers": {
+            name: None if text is None else text.decode(errors="replace")
+            for name, text in record.headers
+            if not name.startswith("tallygate.")
+        },
+        "stack": letter.stack,
+    }
+
+
+def _print(value: dict[str, Any]) -> None:
+    for name, content in value.items():
+        if name != "stack":
+            print(f"{name:<10} {content}")
+    print(value["stack"])

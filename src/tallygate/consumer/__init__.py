@@ -1,0 +1,1 @@
+"""Consuming with a delivery by name: run, deliveries, retries, dead letters, dedup."""

@@ -1,0 +1,115 @@
+"""What happens to a record that its handler cannot handle: when, how often, and then where.
+
+First it is tried again in place, with growing pauses during which the consumer keeps its membership
+(partitions paused, polling on). After that many tries it either waits in retry topics, one for each
+delay, which lets the records behind it pass, or, where the order within a partition is to be kept,
+it goes straight to the dead letters.
+"""
+
+import random
+import traceback
+from dataclasses import dataclass
+
+from tallygate.errors import ConfigError
+from tallygate.records.record import Headers, Output, Record
+from tallygate.units import duration_ms
+
+__all__ = ["Retry", "dead_letter", "origin", "retry_letter"]
+
+STACK_BYTES = 8_000
+
+
+@dataclass(frozen=True)
+class Retry:
+    """`tries` in place with pauses of `first` seconds, doubling up to `most`, each varied by up to
+    half so that many consumers do not come back at the same moment."""
+
+    tries: int = 5
+    first: float = 0.2
+    most: float = 30.0
+    tiers: tuple[str, ...] = ()
+    """Delays of retry topics, as ("10s", "5m"). Using them gives up the order of records."""
+    dead_letters: bool = True
+    """Without dead letters a record that fails for good stops the consumer."""
+
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.first < 0 or self.most < self.first:
+            raise ConfigError("a retry needs 1 try or more, and pauses from `first` up to `most`.")
+        for tier in self.tiers:
+            if duration_ms(tier) <= 0:
+                raise ConfigError(f"a retry tier of {tier!r} is no delay.")
+        if self.tiers and not self.dead_letters:
+            raise ConfigError("retry tiers end in the dead letters, which are switched off.")
+
+    def pause(self, tries: int) -> float:
+        """Seconds to wait after the given number of failed tries."""
+        longest = min(self.first * 2.0 ** (tries - 1), self.most)
+        return longest * random.uniform(0.5, 1.0)
+
+    def retry_topic(self, group: str, tier: str) -> str:
+        return f"{group}.retry.{tier}"
+
+    def dead_topic(self, group: str) -> str:
+        return f"{group}.dead-letters"
+
+    def topics(self, group: str) -> list[str]:
+        retries = [self.retry_topic(group, tier) for tier in self.tiers]
+        return [*retries, *([self.dead_topic(group)] if self.dead_letters else [])]
+
+    def next_stop(self, record: Record, group: str, error: BaseException, now_ms: int) -> Output:
+        """Where a record goes that failed for good here: the next tier, or the dead letters."""
+        passed = int(record.header("tallygate.tier") or b"0")
+        if passed < len(self.tiers):
+            tier = self.tiers[passed]
+            due = now_ms + duration_ms(tier)
+            return retry_letter(record, self.retry_topic(group, tier), passed + 1, due, error, self)
+        return dead_letter(record, self.dead_topic(group), group, error, self.tries)
+
+
+def retry_letter(
+    record: Record, topic: str, tier: int, due_ms: int, error: BaseException, retry: Retry
+) -> Output:
+    headers = {
+        **_story(record, error, retry.tries),
+        "tallygate.tier": str(tier),
+        "tallygate.not-before": str(due_ms),
+    }
+    return Output(topic, record.value, record.key, _merged(record.headers, headers))
+
+
+def dead_letter(record: Record, topic: str, group: str, error: BaseException, tries: int) -> Output:
+    headers = {
+        **_story(record, error, tries),
+        "tallygate.group": group,
+        "tallygate.stack": "".join(traceback.format_exception(error))[-STACK_BYTES:],
+    }
+    return Output(topic, record.value, record.key, _merged(record.headers, headers))
+
+
+def origin(record: Record) -> tuple[str, int, int]:
+    """Topic, partition and offset at which the record first was, before any retry topic."""
+    topic = record.header("tallygate.topic")
+    if topic is None:
+        return record.topic, record.partition, record.offset
+    partition, offset = record.header("tallygate.partition"), record.header("tallygate.offset")
+    return topic.decode(), int(partition or b"0"), int(offset or b"0")
+
+
+def _story(record: Record, error: BaseException, tries: int) -> dict[str, str]:
+    topic, partition, offset = origin(record)
+    before = int(record.header("tallygate.tries") or b"0")
+    first_seen = record.header("tallygate.timestamp")
+    return {
+        "tallygate.topic": topic,
+        "tallygate.partition": str(partition),
+        "tallygate.offset": str(offset),
+        "tallygate.timestamp": first_seen.decode() if first_seen else str(record.timestamp),
+        "tallygate.tries": str(before + tries),
+        "tallygate.cause": f"{type(error).__name__}: {error}"[:1000],
+    }
+
+
+def _merged(headers: Headers, own: dict[str, str]) -> Headers:
+    """The record's own headers, and ours in their newest form."""
+    kept = tuple((name, value) for name, value in headers if name not in own)
+    return (*kept, *((name, text.encode()) for name, text in own.items()))

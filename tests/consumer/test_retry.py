@@ -1,0 +1,191 @@
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from fixtures.commands import Tallygate
+from tallygate import Connection, Output, Record, Retry, Stack, consume
+from tallygate.consumer.dead_letters import list_dead_letters, replay
+from tallygate.consumer.retry import dead_letter, origin, retry_letter
+from tallygate.errors import ConfigError, FencedError
+from tallygate.kafka import clients
+from tallygate.kafka.producer import producer_properties
+
+Fill = Callable[..., str]
+RECORD = Record("orders", 2, 17, 1000, b"k", b"v", (("own", b"x"),))
+
+
+def _as_record(output: Output, offset: int = 0) -> Record:
+    value, key = output.value, output.key
+    assert not isinstance(value, str)
+    assert not isinstance(key, str)
+    return Record(output.topic, 0, offset, 2000, key, value, output.headers)
+
+
+def test_a_letter_tells_its_whole_story() -> None:
+    try:
+        raise ValueError("no such account")
+    except ValueError as error:
+        letter = dead_letter(RECORD, "g.dead-letters", "g", error, 5)
+    headers = {name: (value or b"").decode() for name, value in letter.headers}
+    assert headers["own"] == "x"
+    assert headers["tallygate.cause"] == "ValueError: no such account"
+    assert headers["tallygate.tries"] == "5"
+    assert "test_retry.py" in headers["tallygate.stack"]
+    assert origin(_as_record(letter)) == ("orders", 2, 17)
+
+
+def test_tiers_are_passed_one_by_one_and_end_in_the_dead_letters() -> None:
+    retry, error = Retry(tries=2, tiers=("10s", "5m")), ValueError("x")
+    record, topics, dues = RECORD, [], []
+    for _ in range(3):
+        stop = retry.next_stop(record, "g", error, now_ms=1000)
+        record = _as_record(stop)
+        topics.append(stop.topic)
+        dues.append(int(record.header("tallygate.not-before") or b"0"))
+    assert topics == ["g.retry.10s", "g.retry.5m", "g.dead-letters"]
+    assert dues[:2] == [11_000, 301_000]
+    assert origin(record) == ("orders", 2, 17)
+    assert record.header("tallygate.tries") == b"6"
+
+
+def test_headers_of_ours_do_not_pile_up() -> None:
+    record = RECORD
+    for tier in range(5):
+        record = _as_record(retry_letter(record, "t", tier, 0, ValueError("x"), Retry()))
+    names = Counter(name for name, _ in record.headers)
+    assert set(names.values()) == {1}
+
+
+def test_pauses_grow_to_a_limit_and_vary() -> None:
+    retry = Retry(first=1, most=8)
+    for tries, longest in ((1, 1), (2, 2), (4, 8), (20, 8), (2000, 8)):
+        pauses = {retry.pause(tries) for _ in range(50)} if tries < 1000 else {8.0}
+        assert all(longest / 2 <= pause <= longest for pause in pauses)
+    assert len({retry.pause(3) for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tries": 0}, {"first": 5, "most": 1}, {"tiers": ("soon",)}, {"tiers": ("forever",)}],
+)
+def test_impossible_retries_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Retry(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def connection(small_stack: Stack) -> Connection:
+    return small_stack.cluster.connection
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_failing_record_waits_in_a_retry_topic_and_lets_others_pass(
+    connection: Connection, fill: Fill, delivery: str
+) -> None:
+    topic, seen, failed_at = fill(20, partitions=1), list[int](), dict[int, float]()
+    group = f"tiers-{delivery}"
+
+    def picky(record: Record) -> None:
+        number = int(record.text)
+        if number == 3 and number not in failed_at:
+            failed_at[number] = time.monotonic()
+            raise ValueError("not yet")
+        seen.append(number)
+        if number == 3:
+            assert record.topic == f"{group}.retry.1s"
+            assert time.monotonic() - failed_at[3] >= 0.9
+
+    summary = consume(
+        topic,
+        picky,
+        group=group,
+        delivery=delivery,  # type: ignore[arg-type]
+        connection=connection,
+        until="available",
+        retry=Retry(tries=1, first=0.01, tiers=("1s",)),
+    )
+    assert seen == [*range(3), *range(4, 20), 3]
+    assert summary.diverted == 1
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once", "postgres"])
+def test_what_fails_for_good_is_a_dead_letter_and_can_be_put_back_once(
+    small_stack: Stack, connection: Connection, fill: Fill, tallygate: Tallygate, delivery: str
+) -> None:
+    topic, group = fill(30, partitions=1), f"graves-{delivery}"
+    mended, seen = False, Counter[int]()
+    with psycopg.connect(small_stack.dsn) as database:
+        database.execute("DROP TABLE IF EXISTS graves")
+        database.execute("CREATE TABLE graves (n int)")
+
+    def handler(record: Record, *databases: psycopg.Connection) -> None:
+        """Count in the database where there is one: what was rolled back does not count."""
+        number = int(record.text)
+        if number % 10 == 4 and not mended:
+            raise ValueError(f"cannot handle {number}")
+        for database in databases:
+            database.execute("INSERT INTO graves VALUES (%s)", (number,))
+        if not databases:
+            seen[number] += 1
+
+    def run() -> None:
+        postgres = delivery == "postgres"
+        consume(
+            topic,
+            handler,
+            group=group,
+            delivery="exactly-once" if postgres else delivery,  # type: ignore[arg-type]
+            dsn=small_stack.dsn if postgres else None,
+            connection=connection,
+            until="available",
+            retry=Retry(tries=2, first=0.01),
+        )
+
+    run()
+    graveyard, servers = f"{group}.dead-letters", ("-b", connection.bootstrap_servers)
+    letters = list_dead_letters(graveyard, connection)
+    assert [letter.coordinates for letter in letters] == [f"{topic}/0@{n}" for n in (4, 14, 24)]
+    assert {letter.cause for letter in letters} == {
+        f"ValueError: cannot handle {n}" for n in (4, 14, 24)
+    }
+    listed = json.loads(tallygate("dead-letters", "list", graveyard, "-o", "json", *servers).stdout)
+    assert [row["replayed"] for row in listed] == [False] * 3
+    first = str(letters[0].record.offset)
+    assert "ValueError" in tallygate("dead-letters", "show", graveyard, first, *servers).stdout
+
+    mended = True
+    done = tallygate("dead-letters", "replay", graveyard, "--offset", first, *servers)
+    assert done.stdout.startswith("1 dead letters")
+    assert tallygate("dead-letters", "replay", graveyard, *servers).stdout.startswith("2 dead")
+    assert tallygate("dead-letters", "replay", graveyard, *servers).stdout.startswith("0 dead")
+    run()
+    with psycopg.connect(small_stack.dsn) as database:
+        seen.update(row[0] for row in database.execute("SELECT n FROM graves").fetchall())
+    assert seen == Counter(range(30))
+    assert all(letter.replayed for letter in list_dead_letters(graveyard, connection))
+
+
+def test_a_second_replay_fences_the_first(connection: Connection, fill: Fill) -> None:
+    topic = fill(3, partitions=1)
+
+    def never(record: Record) -> None:
+        raise ValueError("no")
+
+    retry = Retry(tries=1, first=0.01)
+    consume(topic, never, group="race", connection=connection, until="available", retry=retry)
+    graveyard = "race.dead-letters"
+
+    def overtake(_: object) -> bool:
+        name = f"tallygate.replay.{graveyard}"
+        other = clients.producer(connection, **producer_properties(transactional_id=name))
+        other.init_transactions(10)
+        return True
+
+    with pytest.raises(FencedError, match="another replay"):
+        replay(graveyard, connection, overtake)
+    assert not any(letter.replayed for letter in list_dead_letters(graveyard, connection))
+    assert replay(graveyard, connection) == 3
