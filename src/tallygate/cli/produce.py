@@ -215,7 +215,7 @@ def _check_topics(
     from tallygate.kafka.topics import Topics
 
     topics = Topics(connection, settings)
-    known = topics.names()
+    known = topics.partition_counts()
     if what.topic not in known:
         partitions = create
         if partitions is None and what.file != "-" and sys.stdin.isatty():
@@ -227,9 +227,10 @@ def _check_topics(
                 "`tallygate topic create`."
             )
         topics.create(what.topic, partitions=partitions)
+        known[what.topic] = partitions
     if what.dead_letters is not None and what.dead_letters not in known:
         topics.create(what.dead_letters)
-    count = len(topics.describe(what.topic, sizes=False).partitions)
+    count = known[what.topic]
     if what.shape.partition is not None and what.shape.partition >= count:
         raise TopicError(f"topic {what.topic!r} has partitions 0 to {count - 1} only.")
 
@@ -265,8 +266,8 @@ def _print(summary: "LoadSummary", output: Format, seconds: float) -> None:
 
     value = dataclasses.asdict(summary)
     value["offsets"] = {
-        str(partition): {"first": first, "last": last}
-        for partition, (first, last) in sorted(summary.offsets.items())
+        str(partition): {"before": before, "after": after}
+        for partition, (before, after) in sorted(summary.offsets.items())
     }
     value["seconds"] = round(seconds, 3)
 
@@ -278,7 +279,7 @@ def _print(summary: "LoadSummary", output: Format, seconds: float) -> None:
             f"{summary.retried:,} requests retried, {summary.dead_letters:,} dead letters, "
             f"{human_size(summary.bytes)} in {seconds:.1f} s."
         )
-        for partition, (first, last) in sorted(summary.offsets.items()):
-            print(f"  partition {partition}: offsets {first:,} to {last:,}")
+        for partition, (before, after) in sorted(summary.offsets.items()):
+            print(f"  partition {partition}: from offset {before:,} to {after:,}")
 
     show(value, output, table)

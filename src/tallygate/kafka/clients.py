@@ -60,7 +60,7 @@ def _make(kind: Callable[..., T], connection: Connection, properties: Mapping[st
 
 def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, Any]:
     given = {
-        name if name.endswith("_cb") else name.replace("_", "."): value
+        name if name.endswith("_cb") or name == "on_delivery" else name.replace("_", "."): value
         for name, value in properties.items()
     }
     return {**connection.librdkafka(), **given, "logger": _logger}

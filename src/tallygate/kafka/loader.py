@@ -13,9 +13,12 @@ the loader starts again from step 1 and so asks Kafka. A file that is not the on
 kept is refused, by a digest of what was loaded so far at the file's beginning.
 """
 
+import contextlib
 import copy
 import hashlib
 import json
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,10 +27,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka import Producer as RawProducer
+from confluent_kafka.admin import OffsetSpec
 
 from tallygate.errors import ConfigError, DeliveryError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.reader import list_offsets
 from tallygate.records.files import BadRow, Chunk, FileFormat, Position, read_chunks
 from tallygate.records.shape import Shape
 
@@ -35,6 +40,7 @@ __all__ = ["Load", "LoadSummary", "load"]
 
 FINGERPRINT_BYTES = 64 * 1024
 ROWS_PER_CHUNK = 10_000
+READ_AHEAD = 20
 DEAD_LETTER_BYTES = 10_000
 TRIES = 10
 
@@ -86,7 +92,8 @@ class LoadSummary:
     resumed_from: int = 0
     first_failure: str = ""
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """For each partition the first and the last offset of what was acknowledged."""
+    """For each partition where it ended before and where it ends after. Others may have written
+    there too; transactions take an offset of their own."""
 
 
 Progress = Callable[[LoadSummary], None]
@@ -111,12 +118,11 @@ class _Loader:
     def __init__(self, what: Load, connection: Connection, progress: Progress) -> None:
         self.what, self.connection, self.progress = what, connection, progress
         self.summary = LoadSummary()
-        self._first: dict[int | None, Message] = {}
-        self._last: dict[int | None, Message] = {}
         self._started = time.monotonic()
         self._paced = 0
         self.producer: RawProducer = self._open()
         self.partitions = self._count_partitions()
+        self._begins = self._ends()
 
     def _open(self) -> RawProducer:
         return clients.producer(
@@ -124,6 +130,8 @@ class _Loader:
             **self.what.properties,
             statistics_interval_ms=1000,
             stats_cb=self._count_retries,
+            on_delivery=self._failed,
+            delivery_report_only_error=True,
         )
 
     def _count_partitions(self) -> int:
@@ -169,11 +177,11 @@ class _Loader:
         self.count()
 
     def _send_plain(self, chunk: Chunk, bad: list[BadRow]) -> None:
-        produce, topic, delivered = self.producer.produce, self.what.topic, self._delivered
+        produce, topic = self.producer.produce, self.what.topic
         sent = 0
         for index, value in enumerate(chunk.values):
             try:
-                produce(topic, value, None, -1, delivered)
+                produce(topic, value)
                 sent += 1
             except BufferError:
                 sent += self._send_one(chunk.numbers[index], value, {}, bad)
@@ -197,9 +205,7 @@ class _Loader:
     ) -> int:
         while True:
             try:
-                self.producer.produce(
-                    self.what.topic, value, on_delivery=self._delivered, **arguments
-                )
+                self.producer.produce(self.what.topic, value, **arguments)
                 return 1
             except BufferError:
                 self.producer.poll(0.05)
@@ -227,14 +233,9 @@ class _Loader:
         self.producer.produce(self.what.dead_letters, row.raw[:DEAD_LETTER_BYTES], headers=headers)
         self.summary.dead_letters += 1
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Called for every record, so as little as possible is done here."""
-        if error is None:
-            partition = message.partition()
-            self._last[partition] = message
-            if partition not in self._first:
-                self._first[partition] = message
-        else:
+    def _failed(self, error: KafkaError | None, _: Message) -> None:
+        """Called for records that failed; to be called for each of millions would cost a third."""
+        if error is not None:
             self.summary.failed += 1
             self.summary.first_failure = self.summary.first_failure or error.str()
 
@@ -242,12 +243,21 @@ class _Loader:
         """Bring the summary up to date: what is neither queued nor failed is acknowledged."""
         summary = self.summary
         summary.acknowledged = summary.sent - summary.failed - len(self.producer)
-        summary.offsets = {
-            partition or 0: (self._first[partition].offset() or 0, last.offset() or 0)
-            for partition, last in self._last.items()
-        }
         self.progress(summary)
         return summary
+
+    def finish(self) -> LoadSummary:
+        self.summary.offsets = {
+            number: (self._begins[number], end) for number, end in self._ends().items()
+        }
+        return self.count()
+
+    def _ends(self) -> dict[int, int]:
+        """The end of each partition, open transactions included."""
+        places = [(self.what.topic, number) for number in range(self.partitions)]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = list_offsets(places, latest, self.connection)
+        return {number: ends[topic, number] for topic, number in places}
 
 
 class _Plain(_Loader):
@@ -259,7 +269,7 @@ class _Plain(_Loader):
                 self.send(chunk)
         finally:
             self._flush()
-        self.count()
+        self.finish()
         if self.summary.failed:
             raise DeliveryError(
                 f"{self.summary.failed:,} of {self.summary.sent:,} records were not acknowledged; "
@@ -271,6 +281,39 @@ class _Plain(_Loader):
         """Every record ends acknowledged or failed: librdkafka gives each its time-out."""
         while self.producer.flush(1):
             self.count()
+
+
+def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same chunks, read by a thread while the loader waits for a commit."""
+    ready: queue.Queue[Chunk | BaseException | None] = queue.Queue(READ_AHEAD)
+    stop = threading.Event()
+
+    def put(item: Chunk | BaseException | None) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                return
+
+    def read() -> None:
+        try:
+            for chunk in chunks:
+                put(chunk)
+                if stop.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
 
 
 class _TryAgainError(Exception):
@@ -297,7 +340,7 @@ class _Transactional(_Loader):
             while True:
                 try:
                     self._run_from(self._position(reader, again), reader)
-                    return self.summary
+                    return self.finish()
                 except _TryAgainError as reason:
                     tries += 1
                     if tries == TRIES:
@@ -333,7 +376,7 @@ class _Transactional(_Loader):
         size = self.what.transaction_size
         pending, open_records = position, 0
         try:
-            for chunk in self.chunks(position, min(size, ROWS_PER_CHUNK)):
+            for chunk in _read_ahead(self.chunks(position, min(size, ROWS_PER_CHUNK))):
                 if not open_records:
                     self.producer.begin_transaction()
                 self.send(chunk)

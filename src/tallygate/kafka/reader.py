@@ -28,7 +28,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.records.record import Headers, Record
 from tallygate.settings import nearest
 
-__all__ = ["From", "Reading", "read", "to_record"]
+__all__ = ["From", "Reading", "list_offsets", "read", "to_record"]
 
 BATCH = 10_000
 ANSWER_TIMEOUT = 10.0
@@ -187,15 +187,16 @@ def _ends(what: Reading, partitions: list[tuple[str, int]], connection: Connecti
     """The end of each partition now: for read_committed the last stable offset."""
     seen = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
     level = seen[0] if what.committed_only else seen[1]
-    return _offsets(partitions, OffsetSpec.latest(), connection, level)  # type: ignore[no-untyped-call]
+    return list_offsets(partitions, OffsetSpec.latest(), connection, level)  # type: ignore[no-untyped-call]
 
 
-def _offsets(
+def list_offsets(
     partitions: list[tuple[str, int]],
     spec: OffsetSpec,
     connection: Connection,
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
+    """One end of each partition, or where a time begins."""
     admin = clients.admin(connection)
     asked = {TopicPartition(topic, number): spec for topic, number in partitions}
     futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_TIMEOUT)
@@ -206,16 +207,16 @@ def _offsets(
 def _starts(
     what: Reading, partitions: list[tuple[str, int]], connection: Connection
 ) -> list[TopicPartition]:
-    earliest = _offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
+    earliest = list_offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
     if what.start is From.beginning:
         chosen: Ends = earliest
     elif what.start is From.end:
-        chosen = _offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+        chosen = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     elif what.start is From.tail:
-        latest = _offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+        latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
         chosen = {key: max(earliest[key], latest[key] - what.value) for key in latest}
     elif what.start is From.timestamp:
-        chosen = _offsets(partitions, OffsetSpec.for_timestamp(what.value), connection)
+        chosen = list_offsets(partitions, OffsetSpec.for_timestamp(what.value), connection)
         chosen = {key: OFFSET_END if offset < 0 else offset for key, offset in chosen.items()}
     else:
         chosen = dict.fromkeys(partitions, what.value)

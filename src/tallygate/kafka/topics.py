@@ -117,6 +117,10 @@ class Topics:
         found = sorted(self._metadata().topics)
         return [name for name in found if internal or not name.startswith("__")]
 
+    def partition_counts(self) -> dict[str, int]:
+        """Every topic and how many partitions it has, with one question to the cluster."""
+        return {name: len(t.partitions) for name, t in self._metadata().topics.items()}
+
     def all(self, *, internal: bool = False) -> list[Topic]:
         return self._describe(self.names(internal=internal), sizes={})
 
