@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tallygate import Stack
+from tallygate import Producer, Settings, Stack, Topics
 from tallygate.settings import OPEN_SECTIONS, SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -58,18 +58,33 @@ def test_every_command_of_a_page_runs(page: Path, own_state: Path, stack: Stack)
         assert done.returncode == 0, f"{page.name}: {command}\n{done.stdout}{done.stderr}"
 
 
-def test_the_python_of_the_docs_runs(own_state: Path, stack: Stack) -> None:
-    (program,) = _blocks(ROOT / "docs" / "python.md", "python")
+def _run_python(program: str, state: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        env={**os.environ, "TALLYGATE_STATE_DIR": str(own_state)},
+        env={**os.environ, "TALLYGATE_STATE_DIR": str(state)},
         timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith(" 1")
+    return done.stdout.strip()
+
+
+def test_the_python_of_the_docs_runs(own_state: Path, stack: Stack) -> None:
+    (program,) = _blocks(ROOT / "docs" / "python.md", "python")
+    assert _run_python(program, own_state).endswith(" 1")
+
+
+def test_the_consumer_of_the_docs_runs(own_state: Path, stack: Stack) -> None:
+    (program,) = _blocks(ROOT / "docs" / "clients.md", "python")
+    settings = Settings.load({"state.dir": str(own_state)})
+    with Stack(brokers=1, purge=True, settings=settings) as own:
+        Topics(own.cluster.connection, settings).create("bills", partitions=2)
+        with Producer(own.cluster.connection) as producer:
+            for number in range(20):
+                producer.send("bills", f'{{"id": {number}, "account": "a"}}')
+        assert _run_python(program, own_state) == "20"
 
 
 def test_every_setting_is_documented() -> None:

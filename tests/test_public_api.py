@@ -94,7 +94,7 @@ def test_the_exported_names() -> None:
 def test_what_is_exported_is_documented() -> None:
     documented = (ROOT / "docs" / "python.md").read_text()
     for name in tallygate.__all__:
-        assert f"`{name}" in documented, f"docs/python.md does not mention {name}"
+        assert f"`{name}`" in documented, f"docs/python.md does not mention {name}"
 
 
 def test_importing_the_package_is_quick() -> None:

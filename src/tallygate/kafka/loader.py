@@ -13,12 +13,9 @@ the loader starts again from step 1 and so asks Kafka. A file that is not the on
 kept is refused, by a digest of what was loaded so far at the file's beginning.
 """
 
-import contextlib
 import copy
 import hashlib
 import json
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -40,7 +37,6 @@ __all__ = ["Load", "LoadSummary", "load"]
 
 FINGERPRINT_BYTES = 64 * 1024
 ROWS_PER_CHUNK = 10_000
-READ_AHEAD = 20
 DEAD_LETTER_BYTES = 10_000
 TRIES = 10
 
@@ -283,39 +279,6 @@ class _Plain(_Loader):
             self.count()
 
 
-def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same chunks, read by a thread while the loader waits for a commit."""
-    ready: queue.Queue[Chunk | BaseException | None] = queue.Queue(READ_AHEAD)
-    stop = threading.Event()
-
-    def put(item: Chunk | BaseException | None) -> None:
-        while not stop.is_set():
-            with contextlib.suppress(queue.Full):
-                ready.put(item, timeout=0.1)
-                return
-
-    def read() -> None:
-        try:
-            for chunk in chunks:
-                put(chunk)
-                if stop.is_set():
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
-
 class _TryAgainError(Exception):
     """The outcome of a transaction is unknown or it was aborted: begin again from the position."""
 
@@ -376,7 +339,7 @@ class _Transactional(_Loader):
         size = self.what.transaction_size
         pending, open_records = position, 0
         try:
-            for chunk in _read_ahead(self.chunks(position, min(size, ROWS_PER_CHUNK))):
+            for chunk in self.chunks(position, min(size, ROWS_PER_CHUNK)):
                 if not open_records:
                     self.producer.begin_transaction()
                 self.send(chunk)

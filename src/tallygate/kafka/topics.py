@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -371,9 +371,27 @@ class Topics:
         return [] if some is None else list(self._configs([some])[some])
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+        """The configs of topics that are known to exist: a broker that does not know one yet is
+        behind, and is asked again."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        described = self._admin.describe_configs(resources, request_timeout=self._timeout)
-        answers = clients.answer(described, self.connection, "asking for topic configs")
+
+        def ask() -> dict[Any, Any] | None:
+            described = self._admin.describe_configs(resources, request_timeout=self._timeout)
+            try:
+                return {resource: future.result() for resource, future in described.items()}
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return None
+                doing = "asking for topic configs"
+                raise clients.translate(error.args[0], self.connection, doing) from error
+
+        answers = wait_until(
+            ask,
+            self._timeout,
+            f"{', '.join(names)}: the brokers disagree on whether such a topic exists.",
+            error=TopicError,
+        )
+        assert answers is not None
         return {resource.name: entries for resource, entries in answers.items()}
 
     def _offsets(
