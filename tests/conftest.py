@@ -8,9 +8,10 @@ pytest_plugins = [
     "fixtures.servers",
     "fixtures.small",
     "fixtures.consuming",
+    "fixtures.locked",
 ]
 
-LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack"}
+LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

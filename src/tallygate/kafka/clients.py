@@ -5,6 +5,7 @@ librdkafka reports connection trouble on stderr by itself; here it goes to the l
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from tallygate.kafka.connection import Connection
 __all__ = ["admin", "answer", "consumer", "explained", "producer"]
 
 T = TypeVar("T")
+REFUSAL_TIMEOUT = 3.0
 
 _logger = logging.getLogger("tallygate.librdkafka")
 _logger.addHandler(logging.NullHandler())
@@ -77,6 +79,8 @@ def explained(connection: Connection, doing: str) -> Iterator[None]:
 
 def translate(error: KafkaError, connection: Connection, doing: str) -> TallygateError:
     code, where = error.code(), connection.bootstrap_servers
+    if code in _UNREACHABLE and (refusal := _refusal(connection)):
+        return UnreachableError(f"{doing}: Kafka at {where} refused the credentials: {refusal}.")
     if code in _UNREACHABLE:
         return UnreachableError(
             f"{doing}: Kafka at {where} did not answer in time ({error.str()}); "
@@ -85,6 +89,26 @@ def translate(error: KafkaError, connection: Connection, doing: str) -> Tallygat
     if code in _CREDENTIALS:
         return UnreachableError(f"{doing}: Kafka at {where} refused the credentials: {error.str()}")
     return TopicError(f"{doing}: {error.str().rstrip('.')}.")
+
+
+def _refusal(connection: Connection) -> str | None:
+    """Why a secured cluster did not let us in, if that is why it did not answer.
+
+    librdkafka goes on trying after a refusal, so that a call ends with a time-out or a lost
+    connection; the refusal is told only to a callback. So one more client is made, and asked.
+    """
+    if connection.librdkafka().get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
+        return None
+    refusals: list[str] = []
+
+    def note(error: KafkaError) -> None:
+        if error.code() in _CREDENTIALS:
+            refusals.append(error.str())
+
+    client, until = admin(connection, error_cb=note), time.monotonic() + REFUSAL_TIMEOUT
+    while not refusals and time.monotonic() < until:
+        client.poll(0.1)
+    return refusals[0].partition(" (after")[0] if refusals else None
 
 
 def answer(futures: Mapping[Any, Any], connection: Connection, doing: str) -> dict[Any, Any]:

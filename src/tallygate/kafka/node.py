@@ -77,7 +77,7 @@ class Node:
         return self.process.state
 
     def configure(self, cluster: Mapping[str, str], voters: Sequence[NodeSpec]) -> None:
-        """Write server.properties from what the whole cluster shares and what is this node's."""
+        """Write server.properties from what is this node's and what the whole cluster shares."""
         self.folder.mkdir(parents=True, exist_ok=True)
         spec, listeners = self.spec, []
         if spec.broker:
@@ -85,7 +85,6 @@ class Node:
         if spec.controller:
             listeners.append(f"CONTROLLER://{LOOPBACK}:{spec.quorum_port}")
         properties = {
-            **cluster,
             "node.id": str(spec.id),
             "process.roles": ",".join(spec.roles),
             "listeners": ",".join(listeners),
@@ -98,6 +97,7 @@ class Node:
         }
         if spec.rack and spec.broker:
             properties["broker.rack"] = spec.rack
+        properties |= cluster
         (self.folder / "server.properties").write_text(java_properties(properties))
 
     def format(self, cluster_id: str) -> None:
