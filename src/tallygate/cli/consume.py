@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallygate.cli.options import (
-    Bootstrap,
-    ConfigFile,
-    Name,
-    Profile,
-    Set,
-    resolve_connection,
-    resolve_settings,
-)
+from tallygate.cli.options import resolve_connection, with_settings
 from tallygate.errors import ConfigError, InputError
 from tallygate.units import time_ms
 
 if TYPE_CHECKING:
     from tallygate.kafka.reader import Reading
+    from tallygate.settings import Settings
 
 __all__ = ["consume"]
 
@@ -43,6 +36,7 @@ class Isolation(StrEnum):
     uncommitted = "uncommitted"
 
 
+@with_settings
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     from_: Annotated[
@@ -76,20 +70,15 @@ def consume(
         Shown,
         typer.Option("--output", "-o", help="raw: values alone, a line each."),
     ] = Shown.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Read topics; Ctrl-C ends cleanly."""
     from tallygate.kafka.reader import read
 
     what = _reading(topics, from_, tail, exit_, group, isolation, partition)
     printer = _Printer(output, _decoder(decode, avro_schema), key, limit)
-    connection = resolve_connection(
-        resolve_settings(config, profile, sets, bootstrap_servers, name)
-    )
+    connection = resolve_connection(settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     batches = read(what, connection)
     try:

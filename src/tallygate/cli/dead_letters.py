@@ -1,22 +1,19 @@
 """`tallygate dead-letters`: look at what failed for good, and put it back."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tallygate.cli.options import (
-    Bootstrap,
-    ConfigFile,
-    Name,
     Output,
-    Profile,
-    Set,
     resolve_connection,
-    resolve_settings,
+    with_settings,
 )
 from tallygate.cli.output import Format, show, show_table
 from tallygate.errors import TopicError
+
+if TYPE_CHECKING:
+    from tallygate.settings import Settings
 
 __all__ = ["app"]
 
@@ -26,19 +23,17 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter
 
 
 @app.command("list")
+@with_settings
 def list_(
     topic: TopicName,
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """List the dead letters: where each came from, why, and whether it was put back."""
     from tallygate.consumer.dead_letters import list_dead_letters
 
-    connection = _connection(name, bootstrap_servers, config, profile, sets)
+    connection = resolve_connection(settings)
     rows = [_row(letter) for letter in list_dead_letters(topic, connection)]
     columns = {
         "partition": "partition",
@@ -52,21 +47,19 @@ def list_(
 
 
 @app.command("show")
+@with_settings
 def show_(
     topic: TopicName,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", help="Its offset in the topic.")],
     partition: Annotated[int, typer.Option(help="Its partition.")] = 0,
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Show one dead letter whole: value, headers and the stack of its failure."""
     from tallygate.consumer.dead_letters import list_dead_letters
 
-    connection = _connection(name, bootstrap_servers, config, profile, sets)
+    connection = resolve_connection(settings)
     found = {(x.record.partition, x.record.offset): x for x in list_dead_letters(topic, connection)}
     if (partition, offset) not in found:
         raise TopicError(f"{topic!r} has no dead letter at partition {partition}, offset {offset}.")
@@ -76,22 +69,20 @@ def show_(
 
 
 @app.command()
+@with_settings
 def replay(
     topic: TopicName,
     offset: Annotated[
         list[int] | None, typer.Option(help="Only this one; may be given again.")
     ] = None,
     partition: Annotated[int | None, typer.Option(help="Only those of this partition.")] = None,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Put dead letters back into the topics they came from, each once."""
     from tallygate.consumer.dead_letters import replay as put_back
 
-    connection = _connection(name, bootstrap_servers, config, profile, sets)
+    connection = resolve_connection(settings)
 
     def wanted(letter: Any) -> bool:
         return (offset is None or letter.record.offset in offset) and (
@@ -100,16 +91,6 @@ def replay(
 
     count = put_back(topic, connection, wanted)
     print(f"{count} dead letters of {topic!r} were put back.")
-
-
-def _connection(
-    name: str | None,
-    bootstrap: str | None,
-    config: Path | None,
-    profile: str | None,
-    sets: list[str] | None,
-) -> Any:
-    return resolve_connection(resolve_settings(config, profile, sets, bootstrap, name))
 
 
 def _row(letter: Any) -> dict[str, Any]:

@@ -1,20 +1,15 @@
 """`tallygate doctor`, `config`, `jars`, `demo`: this machine and its settings."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallygate.cli.options import (
-    Bootstrap,
-    ConfigFile,
-    Name,
-    Output,
-    Profile,
-    Set,
-    resolve_settings,
-)
+from tallygate.cli.options import Output, Set, resolve_settings, with_settings
 from tallygate.cli.output import Format, progress_display, show, show_table
 from tallygate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tallygate.settings import Settings
 
 __all__ = ["register"]
 
@@ -28,18 +23,15 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
+@with_settings
 def doctor(
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Check that everything needed is there; exit code 1 when something is not."""
     from tallygate.doctor import Health, examine
 
-    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
     with progress_display() as progress:
         findings = []
         for finding in examine(settings):
@@ -55,16 +47,13 @@ def doctor(
         raise typer.Exit(1)
 
 
+@with_settings
 def config_(
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Show every setting that has a value, and where it comes from; secrets stay hidden."""
-    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
     rows = [
         {"setting": key, "value": str(value), "origin": value.origin}
         for key, value in sorted(settings.values.items())

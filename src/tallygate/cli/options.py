@@ -1,8 +1,10 @@
 """The options that several commands share, and what they amount to."""
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,16 +17,14 @@ if TYPE_CHECKING:
     from tallygate.stack import Stack
 
 __all__ = [
-    "Bootstrap",
-    "ConfigFile",
     "Name",
     "Output",
-    "Profile",
     "Set",
     "open_stack",
     "pairs",
     "resolve_connection",
     "resolve_settings",
+    "with_settings",
 ]
 
 Name = Annotated[
@@ -58,22 +58,42 @@ def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
 
 
 def resolve_settings(
-    config: Path | None = None,
-    profile: str | None = None,
-    sets: Sequence[str] | None = None,
-    bootstrap: str | None = None,
-    name: str | None = None,
+    sets: Set = None,
+    name: Name = None,
+    bootstrap_servers: Bootstrap = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
 ) -> "Settings":
+    """What the shared options amount to."""
     from tallygate.settings import Settings
 
     flags = pairs(sets, "--set")
-    if bootstrap and name:
+    if bootstrap_servers and name:
         raise ConfigError("--bootstrap-servers and --name each say which cluster: give one.")
-    if bootstrap:
-        flags["kafka.bootstrap.servers"] = bootstrap
+    if bootstrap_servers:
+        flags["kafka.bootstrap.servers"] = bootstrap_servers
     if name:
         flags["stack"] = name
     return Settings.load(flags, file=config, profile=profile)
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `resolve_settings`, and call it with the settings they make.
+
+    The command declares a parameter `settings`; the command line sees the options in its place.
+    """
+    shared = list(inspect.signature(resolve_settings).parameters.values())
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = {option.name: given.pop(option.name) for option in shared}
+        command(settings=resolve_settings(**options), **given)
+
+    own = inspect.signature(command).parameters.values()
+    parameters = [*(p for p in own if p.name != "settings"), *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def resolve_connection(settings: "Settings") -> "Connection":

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.options import (
-    Bootstrap,
-    ConfigFile,
-    Name,
     Output,
-    Profile,
-    Set,
     pairs,
     resolve_connection,
-    resolve_settings,
+    with_settings,
 )
 from tallygate.cli.output import Format, progress_display, show
 from tallygate.errors import ConfigError, TallygateError, TopicError
@@ -61,6 +56,7 @@ class Compression(StrEnum):
     zstd = "zstd"
 
 
+@with_settings
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     file: Annotated[
@@ -132,18 +128,14 @@ def produce(
         typer.Option(metavar="PARTITIONS", min=1, help="Create the topic if it is not there."),
     ] = None,
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Load a file into a topic: lines, JSON lines, CSV, Parquet or Avro."""
     from tallygate.kafka.loader import Load, load
     from tallygate.kafka.producer import producer_properties
     from tallygate.records.files import FileFormat, guess_format
 
-    settings = resolve_settings(config, profile, sets, bootstrap_servers, name)
     kind = guess_format(file) if format is InputFormat.auto else FileFormat(format.value)
     if idempotent and acks is not Acks.all:
         raise ConfigError("--idempotent needs --acks all: others cannot notice a duplicate.")

@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.options import (
-    Bootstrap,
-    ConfigFile,
-    Name,
     Output,
-    Profile,
-    Set,
     pairs,
     resolve_connection,
-    resolve_settings,
+    with_settings,
 )
 from tallygate.cli.output import Format, progress_display, show, show_table
 from tallygate.errors import ConfigError
 from tallygate.units import duration_ms, human_size, size_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tallygate.kafka.topics import Topic, Topics
+    from tallygate.settings import Settings
 
 __all__ = ["app"]
 
@@ -57,6 +51,7 @@ Configs = Annotated[
 
 
 @app.command()
+@with_settings
 def create(
     topic: TopicName,
     partitions: Partitions = None,
@@ -66,15 +61,12 @@ def create(
     retention_size: RetentionSize = None,
     compact: Compact = None,
     topic_config: Configs = None,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Create a topic (1 partition and up to 3 replicas unless told otherwise)."""
     configs = _configs(min_isr, retention, retention_size, compact, topic_config)
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
+    topics = _topics(settings)
     topics.create(
         topic,
         partitions=1 if partitions is None else partitions,
@@ -86,17 +78,15 @@ def create(
 
 
 @app.command("list")
+@with_settings
 def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Kafka's own topics too.")] = False,
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """List the topics."""
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
+    topics = _topics(settings)
     found = topics.all(internal=internal)
     rows = [
         {
@@ -121,17 +111,15 @@ def list_(
 
 
 @app.command()
+@with_settings
 def describe(
     topic: TopicName,
     output: Output = Format.table,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Show a topic's partitions: leaders, replicas, ISR, offsets, size, and what is wrong."""
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
+    topics = _topics(settings)
     found = topics.describe(topic)
     value = {
         "topic": found.name,
@@ -144,6 +132,7 @@ def describe(
 
 
 @app.command()
+@with_settings
 def alter(
     topic: TopicName,
     partitions: Partitions = None,
@@ -157,11 +146,8 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME", help="A topic config to set back to the broker's default."),
     ] = None,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Change a topic; configs and partitions change together or not at all."""
     configs: dict[str, str | None] = {
@@ -170,31 +156,30 @@ def alter(
     }
     if partitions is None and replication is None and not configs:
         raise ConfigError("nothing to alter was given; `tallygate topic alter --help` lists what.")
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
+    topics = _topics(settings)
     topics.alter(topic, partitions=partitions, replication=replication, configs=configs)
     print(f"Topic {topic!r} is altered.")
 
 
 @app.command()
+@with_settings
 def delete(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Delete topics and all their records."""
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("deleting topics needs --yes where nobody can be asked.")
         typer.confirm(f"Delete {', '.join(topics)} and all records?", abort=True)
-    _topics(name, bootstrap_servers, config, profile, sets).delete(topics)
+    _topics(settings).delete(topics)
     print(f"Deleted: {', '.join(topics)}.")
 
 
 @app.command()
+@with_settings
 def reassign(
     topic: TopicName,
     brokers: Annotated[
@@ -208,18 +193,15 @@ def reassign(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the data has moved.")
     ] = True,
-    name: Name = None,
-    bootstrap_servers: Bootstrap = None,
-    config: ConfigFile = None,
-    profile: Profile = None,
-    sets: Set = None,
+    *,
+    settings: "Settings",
 ) -> None:
     """Move a topic's replicas, as onto a new broker or off an old one."""
     try:
         numbers = [int(number) for number in brokers.split(",")] if brokers else None
     except ValueError:
         raise ConfigError(f"--brokers {brokers!r} must be numbers, as 1,2,3.") from None
-    topics = _topics(name, bootstrap_servers, config, profile, sets)
+    topics = _topics(settings)
     with progress_display() as progress:
         target = topics.reassign(
             topic,
@@ -268,16 +250,9 @@ def advise(
     show(value, output, table)
 
 
-def _topics(
-    name: str | None,
-    bootstrap: str | None,
-    config: "Path | None",
-    profile: str | None,
-    sets: list[str] | None,
-) -> "Topics":
+def _topics(settings: "Settings") -> "Topics":
     from tallygate.kafka.topics import Topics
 
-    settings = resolve_settings(config, profile, sets, bootstrap, name)
     return Topics(resolve_connection(settings), settings)
 
 
