@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from fixtures.consuming import StartConsumer
-from tallygate import Connection, Record, Retry, Stack, consume
+from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
 from tallygate.consumer.run import DeliveryName
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
 from tallygate.kafka import clients
@@ -365,3 +365,73 @@ def test_what_a_handler_returns_must_be_records(
             until="available",
             retry=Retry(tries=1, dead_letters=False),
         )
+
+
+def test_latest_means_the_end_at_the_first_start_not_at_every_start(
+    connection: Connection, fill: Fill
+) -> None:
+    topic = fill(10, partitions=1)
+
+    def run(handler: Callable[[Record], object]) -> None:
+        consume(
+            topic,
+            handler,
+            group="latecomer",
+            connection=connection,
+            start="latest",
+            until="available",
+        )
+
+    run(lambda record: pytest.fail("nothing is new yet"))
+    with Producer(connection) as producer:
+        producer.send(topic, "10")
+    seen: list[str] = []
+    run(lambda record: seen.append(record.text))
+    assert seen == ["10"]
+
+
+def test_an_output_that_kafka_cannot_take_is_its_records_fault(
+    connection: Connection, fill: Fill
+) -> None:
+    topic, target = fill(20, partitions=1), fill(0, partitions=1)
+
+    def swell(record: Record) -> Output:
+        size = 3_000_000 if record.offset == 5 else 0
+        return Output(target, record.value if not size else b"x" * size)
+
+    summary = consume(
+        topic,
+        swell,
+        group="swollen",
+        delivery="exactly-once",
+        connection=connection,
+        until="available",
+        retry=Retry(tries=2, first=0.01),
+    )
+    assert (summary.handled, summary.diverted) == (19, 1)
+    assert sorted(_values(connection, target)) == [n for n in range(20) if n != 5]
+
+
+def test_a_constraint_checked_at_commit_costs_only_the_row_that_breaks_it(
+    small_stack: Stack, connection: Connection, fill: Fill
+) -> None:
+    topic = fill(20, partitions=1)
+    with psycopg.connect(small_stack.dsn) as database:
+        database.execute("CREATE TABLE deferred (n int, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
+        database.execute("INSERT INTO deferred VALUES (7)")
+
+    def insert(record: Record, database: psycopg.Connection) -> None:
+        database.execute("INSERT INTO deferred VALUES (%s)", (int(record.text),))
+
+    summary = consume(
+        topic,
+        insert,
+        group="deferred",
+        delivery="exactly-once",
+        dsn=small_stack.dsn,
+        connection=connection,
+        until="available",
+        retry=Retry(tries=2, first=0.01),
+    )
+    assert summary.diverted == 1
+    assert Counter(_rows(small_stack, "deferred")) == Counter(range(20))

@@ -1,5 +1,6 @@
 """`tallygate consume`: topics onto the terminal or into a file."""
 
+import dataclasses
 import json
 import signal
 import sys
@@ -76,7 +77,11 @@ def consume(
     """Read topics; Ctrl-C ends cleanly."""
     from tallygate.kafka.reader import read
 
+    if group is not None and key is not None and limit is not None:
+        raise ConfigError("--group, --key and --limit together would skip records: leave one out.")
     what = _reading(topics, from_, tail, exit_, group, isolation, partition)
+    if key is None:
+        what = dataclasses.replace(what, limit=limit)
     printer = _Printer(output, _decoder(decode, avro_schema), key, limit)
     connection = resolve_connection(settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -42,6 +42,12 @@ class DeadLetter:
         return f"{topic}/{partition}@{offset}"
 
     @property
+    def same(self) -> tuple[bytes | None, str]:
+        """What two letters have in common that a crash made of one record. A record that was put
+        back and failed again is another: it has other coordinates."""
+        return self.record.header("tallygate.group"), self.coordinates
+
+    @property
     def cause(self) -> str:
         return (self.record.header("tallygate.cause") or b"").decode(errors="replace")
 
@@ -85,12 +91,15 @@ def replay(
             raise TopicError(
                 f"{letter.record.where} cannot be put back: it does not name a topic that exists."
             )
+    back = {letter.same for letter in letters if letter.replayed}
     for begin in range(0, len(due), LETTERS_PER_TRANSACTION):
         part = due[begin : begin + LETTERS_PER_TRANSACTION]
         try:
             producer.begin_transaction()
             for letter in part:
-                send(producer, _back(letter.record))
+                if letter.same not in back:
+                    send(producer, _back(letter.record))
+                    back.add(letter.same)
                 send(producer, _marker(letter.record))
             producer.commit_transaction(60)
         except KafkaException as error:

@@ -41,14 +41,14 @@ class Dedup:
         """For each record whether its operation is new; new ones are remembered from now on."""
         ids = [str(self.id(record)) for record in records]
         seen = [datetime.fromtimestamp(record.timestamp / 1000, UTC) for record in records]
-        # Sorted, so that two consumers lock the same ids in the same order.
         first = {operation: index for index, operation in reversed(list(enumerate(ids)))}
-        order = sorted(first)
+        order = sorted(first, key=lambda operation: first[operation])
         self._forget(scope, min(seen), connection)
         rows = connection.execute(
             "INSERT INTO tallygate.operation_ids (scope, id, seen_at) "
-            "SELECT %s, * FROM unnest(%s::text[], %s::timestamptz[]) ON CONFLICT DO NOTHING "
-            "RETURNING id",
+            "SELECT %s, ids.id, ids.seen_at FROM unnest(%s::text[], %s::timestamptz[]) "
+            "WITH ORDINALITY AS ids (id, seen_at, place) ORDER BY ids.place "
+            "ON CONFLICT DO NOTHING RETURNING id",
             (scope, order, [seen[first[operation]] for operation in order]),
         ).fetchall()
         inserted = {row[0] for row in rows}

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tallygate.consumer.dedup import Dedup
-from tallygate.errors import ConfigError, DeliveryError
+from tallygate.errors import ConfigError, DeliveryError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
@@ -36,6 +36,7 @@ __all__ = [
     "ExactlyOnceKafka",
     "ExactlyOncePostgres",
     "UnknownOutcomeError",
+    "ends",
 ]
 
 Place = tuple[str, int]
@@ -60,8 +61,9 @@ class Delivery(Protocol):
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
         """The next offset of each place that has one, by the store's word."""
 
-    def begin(self, place: Place, offset: int) -> None:
-        """Take note that a place is read from this offset on."""
+    def begin(self, place: Place, offset: int) -> int:
+        """Save that a place is read from this offset on, unless one is saved already; return the
+        one that counts. Otherwise "latest" would move on with every restart."""
 
     def close(self) -> None: ...
 
@@ -87,6 +89,14 @@ def _committed(consumer: Consumer, places: Iterable[Place]) -> dict[Place, int]:
     return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
 
+def _begin(consumer: Consumer, place: Place, offset: int) -> int:
+    try:
+        consumer.commit(offsets=_offsets({place: offset}), asynchronous=False)
+    except KafkaException as error:
+        raise UnknownOutcomeError(error.args[0].str()) from error
+    return offset
+
+
 class _GroupDelivery:
     """What the deliveries share whose offsets are the consumer group's."""
 
@@ -99,26 +109,23 @@ class _GroupDelivery:
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
         return _committed(self._consumer, places)
 
-    def begin(self, place: Place, offset: int) -> None:
-        pass
+    def begin(self, place: Place, offset: int) -> int:
+        return _begin(self._consumer, place, offset)
 
     def close(self) -> None:
         pass
 
     def divert(self, record: Record, instead: Output) -> None:
         """The other record is acknowledged before this one is saved as done."""
-        send(self._producer, instead)
-        if self._producer.flush(ANSWER_TIMEOUT):
-            raise DeliveryError(f"{record.where} could not be written to {instead.topic!r}.")
+        _deliver(self._producer, instead, record)
         self._save([record])
 
     def _save(self, records: Sequence[Record]) -> None:
-        """Commit; a member that was thrown out has nothing to commit, and the rest is redone."""
+        """Commit, or leave it to the group's offsets to tell whether that was done."""
         try:
             self._consumer.commit(offsets=_offsets(ends(records)), asynchronous=False)
         except KafkaException as error:
-            if error.args[0].code() not in _LOST_MEMBERSHIP:
-                raise UnknownOutcomeError(error.args[0].str()) from error
+            raise UnknownOutcomeError(error.args[0].str()) from error
 
     def _work(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
         for index, record in enumerate(records):
@@ -127,16 +134,6 @@ class _GroupDelivery:
             except Exception as error:
                 return index, error
         return len(records), None
-
-
-_LOST_MEMBERSHIP = {
-    KafkaError.ILLEGAL_GENERATION,
-    KafkaError.UNKNOWN_MEMBER_ID,
-    KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.STALE_MEMBER_EPOCH,
-    KafkaError._ASSIGNMENT_LOST,
-}
 
 
 class AtMostOnce(_GroupDelivery):
@@ -188,6 +185,8 @@ class ExactlyOncePostgres:
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
         at = -1
         duplicates = 0
+        if any(r.offset < self._next.get((r.topic, r.partition), 0) for r in records):
+            raise UnknownOutcomeError("some of these records are in the store already")
         try:
             with self._transaction() as database:
                 fresh = [True] * len(records)
@@ -203,12 +202,16 @@ class ExactlyOncePostgres:
         except UnknownOutcomeError:
             raise
         except Exception as error:
+            if isinstance(error, psycopg.IntegrityError | psycopg.DataError) and at == len(records):
+                return self._one_by_one(records, error)
             if self._is_down(error) or at == len(records):
                 raise UnknownOutcomeError(str(error)) from error
             if at < 0:  # the dedup could not find an id: find out whose
                 at = self._first_without_id(records)
             if at > 0:
-                self.apply(records[:at])
+                done, earlier = self.apply(records[:at])
+                if earlier is not None:
+                    return done, earlier
             return at, error
         self.duplicates += duplicates
         self._next.update(ends(records))
@@ -217,9 +220,7 @@ class ExactlyOncePostgres:
     def divert(self, record: Record, instead: Output) -> None:
         """The dead letter is acknowledged before the offset moves. A crash in between writes it
         twice; it carries its record's coordinates, by which a replay knows it."""
-        send(self._producer, instead)
-        if self._producer.flush(ANSWER_TIMEOUT):
-            raise DeliveryError(f"{record.where} could not be written to {instead.topic!r}.")
+        _deliver(self._producer, instead, record)
         with self._transaction() as database:
             self._move(database, ends([record]))
         self._next.update(ends([record]))
@@ -236,7 +237,7 @@ class ExactlyOncePostgres:
         self._next.update(found)
         return found
 
-    def begin(self, place: Place, offset: int) -> None:
+    def begin(self, place: Place, offset: int) -> int:
         """Give a place its first row, unless somebody was faster; then theirs counts."""
         with self._transaction() as database:
             database.execute(
@@ -244,7 +245,7 @@ class ExactlyOncePostgres:
                 " VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
                 (self._group, *place, offset),
             )
-        self.positions([place])
+        return self.positions([place])[place]
 
     def close(self) -> None:
         if self._database is not None:
@@ -266,6 +267,9 @@ class ExactlyOncePostgres:
             raise
 
     def _is_down(self, error: Exception) -> bool:
+        """Whether the database is the reason: it is away, or it chose us to break a deadlock."""
+        if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40"):
+            return True
         broken = self._database is None or self._database.closed or self._database.broken
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and bool(broken)
 
@@ -279,6 +283,18 @@ class ExactlyOncePostgres:
             )
             if moved.rowcount != 1:
                 raise UnknownOutcomeError(f"{place[0]}/{place[1]} was moved by another consumer")
+
+    def _one_by_one(
+        self, records: Sequence[Record], error: Exception
+    ) -> tuple[int, Exception | None]:
+        """A constraint that is checked at commit does not say whose row breaks it: find out."""
+        if len(records) == 1:
+            return 0, error
+        for index, record in enumerate(records):
+            _, problem = self.apply([record])
+            if problem is not None:
+                return index, problem
+        return len(records), None
 
     def _first_without_id(self, records: Sequence[Record]) -> int:
         assert self._dedup is not None
@@ -319,42 +335,66 @@ class ExactlyOnceKafka:
         return producer
 
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
-        outputs: list[Output] = []
+        outputs: list[list[Output]] = []
         for index, record in enumerate(records):
             try:
-                outputs.extend(_outputs(self._handler(record)))
+                outputs.append(_outputs(self._handler(record)))
             except Exception as error:
-                if index:
-                    self._write(outputs, records[:index])
-                return index, error
-        self._write(outputs, records)
-        return len(records), None
+                return self._write_good(outputs, records[:index], error)
+        return self._write_good(outputs, records, None)
+
+    def _write_good(
+        self, outputs: list[list[Output]], records: Sequence[Record], error: Exception | None
+    ) -> tuple[int, Exception | None]:
+        """Write what the records made, up to the first of which something cannot even be queued."""
+        if not records:
+            return 0, error
+        bad = self._write(outputs, records)
+        if bad is None:
+            return len(records), error
+        index, problem = bad
+        return self._write_good(outputs[:index], records[:index], problem)
 
     def divert(self, record: Record, instead: Output) -> None:
-        self._write([instead], [record])
+        bad = self._write([[instead]], [record])
+        if bad is not None:
+            raise DeliveryError(f"{record.where} could not be written: {bad[1]}") from bad[1]
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
         return _committed(self._consumer, places)
 
-    def begin(self, place: Place, offset: int) -> None:
-        pass
+    def begin(self, place: Place, offset: int) -> int:
+        return _begin(self._consumer, place, offset)
 
     def close(self) -> None:
         pass
 
-    def _write(self, outputs: Sequence[Output], records: Sequence[Record]) -> None:
-        """All or nothing; on any error the transaction's outcome is the store's to tell."""
+    def _write(
+        self, outputs: Sequence[Sequence[Output]], records: Sequence[Record]
+    ) -> tuple[int, Exception] | None:
+        """All or nothing; on any error of Kafka's the outcome is the store's to tell.
+
+        An output that cannot be queued (too large, no such partition) is its record's fault: the
+        transaction is undone, and the record's index returned with the error.
+        """
         try:
             self._producer.begin_transaction()
-            for output in outputs:
-                send(self._producer, output)
+            for index, made in enumerate(outputs):
+                try:
+                    for output in made:
+                        send(self._producer, output)
+                except KafkaException as error:
+                    if error.args[0].fatal() or error.args[0].txn_requires_abort():
+                        raise
+                    self._give_up()
+                    return index, error
             self._producer.send_offsets_to_transaction(
                 _offsets(ends(records)), self._consumer.consumer_group_metadata(), 30
             )
             while True:
                 try:
                     self._producer.commit_transaction(30)
-                    return
+                    return None
                 except KafkaException as error:
                     if not error.args[0].retriable():
                         raise
@@ -368,11 +408,31 @@ class ExactlyOnceKafka:
             self._producer.abort_transaction(10)
         except KafkaException:
             self._producer.purge()
-            self._producer = self._open()
+            try:
+                self._producer = self._open()
+            except UnreachableError as error:
+                raise UnknownOutcomeError(str(error)) from error
 
 
-def send(producer: Any, output: Output) -> None:
-    place: dict[str, Any] = {}
+def _deliver(producer: Any, output: Output, record: Record) -> None:
+    """Write a record and wait until it is acknowledged, or say that it was not."""
+    failures: list[str] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    try:
+        send(producer, output, on_delivery=delivered)
+        left = producer.flush(ANSWER_TIMEOUT)
+    except KafkaException as error:
+        failures.append(error.args[0].str())
+    if failures or left:
+        reason = failures[0] if failures else "it was not acknowledged in time"
+        raise DeliveryError(f"{record.where} could not be written to {output.topic!r}: {reason}.")
+
+
+def send(producer: Any, output: Output, **place: Any) -> None:
     if output.partition is not None:
         place["partition"] = output.partition
     if output.timestamp is not None:

@@ -43,7 +43,7 @@ class Retry:
 
     def pause(self, tries: int) -> float:
         """Seconds to wait after the given number of failed tries."""
-        longest = min(self.first * 2.0 ** (tries - 1), self.most)
+        longest = min(self.first * 2.0 ** min(tries - 1, 60), self.most)
         return longest * random.uniform(0.5, 1.0)
 
     def retry_topic(self, group: str, tier: str) -> str:

@@ -28,6 +28,7 @@ from tallygate.consumer.deliveries import (
     ExactlyOncePostgres,
     Place,
     UnknownOutcomeError,
+    ends,
 )
 from tallygate.consumer.retry import Retry
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
@@ -129,6 +130,13 @@ _GROUP_DELIVERIES: Mapping[str, Callable[[Consumer, Connection, Handler], Delive
 }
 
 
+_NOT_PERMITTED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+
+
 class _Run:
     def __init__(
         self,
@@ -147,6 +155,8 @@ class _Run:
         self._summary = ConsumeSummary()
         self._owned: set[Place] = set()
         self._at_end: set[Place] = set()
+        self._terms: dict[Place, int] = {}
+        """How often each place was assigned to us."""
         self._delayed: dict[Place, int] = {}
         self._pending: list[Message] = []
         self._idling = False
@@ -246,7 +256,7 @@ class _Run:
             self._at_end.add(place)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._check_range(place, message.offset() or 0)
-        elif error.fatal():
+        elif error.fatal() or error.code() in _NOT_PERMITTED:
             raise clients.translate(error, self._connection, f"consuming as {self._group!r}")
         return False
 
@@ -255,8 +265,9 @@ class _Run:
     def _process(self, records: list[Record]) -> None:
         """Hand records on until each is done, diverted, or no longer ours."""
         tries = outages = 0
+        terms = dict(self._terms)
         while records and not self._stop.is_set():
-            records = [r for r in records if (r.topic, r.partition) in self._owned]
+            records = [r for r in records if self._is_ours(r, terms)]
             try:
                 done, error = self._delivery.apply(records) if records else (0, None)
             except UnknownOutcomeError:
@@ -277,15 +288,22 @@ class _Run:
             elif self._divert(records[0], error):
                 records, tries = records[1:], 0
 
+    def _is_ours(self, record: Record, terms: Mapping[Place, int]) -> bool:
+        """Whether the partition is owned, and has been since the record was read. One that was lost
+        and came back is read again from the saved position, so what we hold of it is stale."""
+        place = (record.topic, record.partition)
+        return place in self._owned and self._terms.get(place) == terms.get(place)
+
     def _divert(self, record: Record, error: Exception) -> bool:
         """Write a record that failed for good elsewhere; False if the store did not answer."""
         if not self._retry.dead_letters:
             raise HandlerError(
                 f"{record.where} failed {self._retry.tries} times: {type(error).__name__}: {error}"
             ) from error
-        now = int(time.time() * 1000)
+        instead = self._retry.next_stop(record, self._group, error, int(time.time() * 1000))
+        self._at_end = {place for place in self._at_end if place[0] != instead.topic}
         try:
-            self._delivery.divert(record, self._retry.next_stop(record, self._group, error, now))
+            self._delivery.divert(record, instead)
         except UnknownOutcomeError:
             self._idle(self._retry.first)
             return not self._still_to_do([record])
@@ -300,8 +318,15 @@ class _Run:
             except UnknownOutcomeError:
                 self._idle(self._retry.pause(5))
                 continue
+            self._skip_ahead(records, at)
             return [r for r in records if r.offset >= at.get((r.topic, r.partition), 0)]
         return []
+
+    def _skip_ahead(self, records: Iterable[Record], at: Mapping[Place, int]) -> None:
+        """Read on from where the store is, where another consumer went further than we have."""
+        for place, end in ends(records).items():
+            if place in self._owned and at.get(place, 0) > end:
+                self._consumer.seek(TopicPartition(*place, at[place]))
 
     def _idle(self, seconds: float) -> None:
         """Wait without leaving the group: everything paused, polling on."""
@@ -352,12 +377,14 @@ class _Run:
         for place in places:
             low, high = self._watermarks(place)
             if place not in known:
-                known[place] = low if self._start == "earliest" else high
-                self._at_last(partial(self._delivery.begin, place, known[place]))
+                first = low if self._start == "earliest" else high
+                known[place] = self._at_last(partial(self._delivery.begin, place, first))
             elif not low <= known[place] <= high:
                 self._refuse_range(place, known[place], low, high)
         consumer.incremental_assign([TopicPartition(*place, known[place]) for place in places])
         self._owned |= set(places)
+        for place in places:
+            self._terms[place] = self._terms.get(place, 0) + 1
         if self._idling:
             consumer.pause(_partitions(places))
 
@@ -368,6 +395,7 @@ class _Run:
         self._at_end -= gone
         for place in gone:
             self._delayed.pop(place, None)
+        self._pending = [m for m in self._pending if (m.topic(), m.partition()) not in gone]
         consumer.incremental_unassign(partitions)
 
     def _at_last(self, ask: Callable[[], T]) -> T:

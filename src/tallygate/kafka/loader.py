@@ -16,6 +16,7 @@ kept is refused, by a digest of what was loaded so far at the file's beginning.
 import copy
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -226,7 +227,16 @@ class _Loader:
             ("tallygate.record", str(row.number)),
             ("tallygate.cause", row.reason),
         ]
-        self.producer.produce(self.what.dead_letters, row.raw[:DEAD_LETTER_BYTES], headers=headers)
+        if len(row.raw) > DEAD_LETTER_BYTES:
+            headers.append(("tallygate.cut-from", str(len(row.raw))))
+        while True:
+            try:
+                self.producer.produce(
+                    self.what.dead_letters, row.raw[:DEAD_LETTER_BYTES], headers=headers
+                )
+                break
+            except BufferError:
+                self.producer.poll(0.05)
         self.summary.dead_letters += 1
 
     def _failed(self, error: KafkaError | None, _: Message) -> None:
@@ -238,7 +248,8 @@ class _Loader:
     def count(self) -> LoadSummary:
         """Bring the summary up to date: what is neither queued nor failed is acknowledged."""
         summary = self.summary
-        summary.acknowledged = summary.sent - summary.failed - len(self.producer)
+        queued = len(self.producer)
+        summary.acknowledged = max(0, summary.sent - summary.failed - queued)
         self.progress(summary)
         return summary
 
@@ -246,7 +257,9 @@ class _Loader:
         self.summary.offsets = {
             number: (self._begins[number], end) for number, end in self._ends().items()
         }
-        return self.count()
+        self.summary.acknowledged = self.summary.sent - self.summary.failed
+        self.progress(self.summary)
+        return self.summary
 
     def _ends(self) -> dict[int, int]:
         """The end of each partition, open transactions included."""
@@ -287,6 +300,8 @@ class _Transactional(_Loader):
     def __init__(self, what: Load, connection: Connection, progress: Progress) -> None:
         super().__init__(what, connection, progress)
         self._committed = copy.deepcopy(self.summary)
+        self._run = secrets.token_hex(8)
+        self._tries = 0
 
     def _open(self) -> RawProducer:
         """Step 1: a producer of this load's id, alone in the world once it is initialized."""
@@ -297,35 +312,36 @@ class _Transactional(_Loader):
 
     def run(self) -> LoadSummary:
         reader = clients.consumer(self.connection, group_id=self.what.group)
-        again = self.what.again
-        tries = 0
         try:
             while True:
                 try:
-                    self._run_from(self._position(reader, again), reader)
+                    self._run_from(self._position(reader), reader)
                     return self.finish()
                 except _TryAgainError as reason:
-                    tries += 1
-                    if tries == TRIES:
+                    self._tries += 1
+                    if self._tries == TRIES:
                         raise DeliveryError(
                             f"the load {self.what.load_name!r} failed {TRIES} times in a row: "
                             f"{reason}; what was committed stays, and the load can go on later."
                         ) from reason.__cause__
-                    time.sleep(min(0.1 * 2**tries, 5))
-                    again = False
+                    time.sleep(min(0.1 * 2**self._tries, 5))
                     self.producer = self._open()
         finally:
             reader.close()
 
-    def _position(self, reader: Any, again: bool) -> Position:
+    def _position(self, reader: Any) -> Position:
         """Step 2: where the load stands, by Kafka's word, if the file is still the same."""
         with clients.explained(self.connection, f"asking how far {self.what.group!r} is"):
             (found,) = reader.committed([TopicPartition(self.what.topic, 0)], timeout=60)
-        if again or found.offset < 0:
+        if found.offset < 0:
             return Position()
         kept = json.loads(found.metadata)
+        if self.what.again and kept["run"] != self._run:
+            return Position()
         position = Position(found.offset, kept["byte"])
-        if kept["fingerprint"] != self._fingerprint(kept["fingerprinted"]):
+        if position.byte > self._size() or kept["fingerprint"] != self._fingerprint(
+            kept["fingerprinted"]
+        ):
             raise InputError(
                 f"{self.what.file} is not the file of which {position.records:,} records were "
                 f"loaded as {self.what.load_name!r}; give this load another --load-name, or load "
@@ -337,30 +353,38 @@ class _Transactional(_Loader):
     def _run_from(self, position: Position, reader: Any) -> None:
         assert self.what.transaction_size is not None
         size = self.what.transaction_size
-        pending, open_records = position, 0
+        pending, open_records, is_open = position, 0, False
         try:
             for chunk in self.chunks(position, min(size, ROWS_PER_CHUNK)):
-                if not open_records:
+                if not is_open:
                     self.producer.begin_transaction()
+                    is_open = True
                 self.send(chunk)
                 open_records += len(chunk.numbers) + len(chunk.bad)
                 pending = chunk.end
                 if open_records >= size:
                     self._commit(pending, reader)
-                    open_records = 0
-            if open_records:
+                    open_records, is_open = 0, False
+            if is_open:
                 self._commit(pending, reader)
         except KafkaException as error:
             self._give_up_transaction(error.args[0], error)
         except BaseException:
-            if open_records:
+            if is_open:
                 self._abort()
+            self._forget_open()
             raise
+
+    def _forget_open(self) -> None:
+        """What was not committed does not count."""
+        self.summary = copy.deepcopy(self._committed)
+        self.progress(self.summary)
 
     def _commit(self, position: Position, reader: Any) -> None:
         """Records and position in one transaction. A commit that asks to be tried again may be."""
         length = min(position.byte or self._size(), FINGERPRINT_BYTES)
         kept = {
+            "run": self._run,
             "byte": position.byte,
             "fingerprint": self._fingerprint(length),
             "fingerprinted": length,
@@ -374,7 +398,9 @@ class _Transactional(_Loader):
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise
-        self._committed = copy.deepcopy(self.count())
+        self._tries = 0
+        self.summary.acknowledged = self.summary.sent
+        self._committed = copy.deepcopy(self.summary)
 
     def _give_up_transaction(self, error: KafkaError, cause: KafkaException) -> None:
         if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
@@ -383,7 +409,7 @@ class _Transactional(_Loader):
                 "nothing of its open transaction will be seen."
             ) from cause
         self._abort()
-        self.summary = copy.deepcopy(self._committed)
+        self._forget_open()
         raise _TryAgainError(error.str()) from cause
 
     def _abort(self) -> None:

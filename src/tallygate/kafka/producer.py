@@ -5,6 +5,7 @@
 in time: a program that ends normally has every record acknowledged.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -21,6 +22,7 @@ __all__ = ["Acks", "Producer", "producer_properties"]
 
 Acks = Literal["0", "1", "all"]
 GRACE = 5.0  # by then every record is acknowledged or has outlived its time
+_numbers = itertools.count()
 Callback = Callable[[Metadata | None, DeliveryError | None], None]
 
 
@@ -177,8 +179,7 @@ class Producer:
         if callback:
             callback(None, problem)
         else:
-            self._unseen[id(future)] = problem
-            future.failed = True
+            self._unseen[future.number] = problem
 
 
 class _Delivery(Future[Metadata]):
@@ -187,7 +188,7 @@ class _Delivery(Future[Metadata]):
     def __init__(self, unseen: dict[int, DeliveryError]) -> None:
         super().__init__()
         self._unseen = unseen
-        self.failed = False
+        self.number = next(_numbers)
 
     def result(self, timeout: float | None = None) -> Metadata:
         try:
@@ -202,5 +203,4 @@ class _Delivery(Future[Metadata]):
             self._seen()
 
     def _seen(self) -> None:
-        if self.failed:
-            self._unseen.pop(id(self), None)
+        self._unseen.pop(self.number, None)

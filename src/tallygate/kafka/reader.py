@@ -56,6 +56,7 @@ class Reading:
     partitions: Sequence[int] | None = None
     exit_at_end: bool = False
     committed_only: bool = True
+    limit: int | None = None
     timeout: float = ANSWER_TIMEOUT
 
 
@@ -108,7 +109,8 @@ def _batches(
     what: Reading, consumer: Any, connection: Connection, ends: Ends | None
 ) -> Iterator[list[Message]]:
     open_ends = {key for key, end in (ends or {}).items() if end > 0}
-    while ends is None or open_ends:
+    left = what.limit
+    while (ends is None or open_ends) and left != 0:
         messages = consumer.consume(BATCH, 0.2)
         batch = [message for message in messages if message.error() is None]
         if len(batch) < len(messages):
@@ -116,6 +118,9 @@ def _batches(
                 _note(message, open_ends, connection)
         if ends is not None and batch:
             batch = _within(batch, ends, open_ends, consumer)
+        if left is not None:
+            batch = batch[:left]
+            left -= len(batch)
         yield batch
         if batch and what.group is not None:
             with clients.explained(connection, f"committing for group {what.group!r}"):
