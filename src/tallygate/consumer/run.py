@@ -133,7 +133,6 @@ _GROUP_DELIVERIES: Mapping[str, Callable[[Consumer, Connection, Handler], Delive
 _NOT_PERMITTED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
 
 

@@ -5,6 +5,7 @@ reason; what only Kafka can judge (a config's name or value) is asked with `vali
 so that an alteration of several things happens whole or not at all.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
 __all__ = ["Broker", "Partition", "Topic", "Topics"]
+
+LAG = 3.0  # seconds that a broker may be behind the others before its word is taken
 
 
 @dataclass(frozen=True)
@@ -162,9 +165,9 @@ class Topics:
             configs or {},
         )
         wait_until(
-            lambda: self._has_leaders(name, partitions),
+            lambda: self._is_everywhere(name, partitions),
             self._timeout,
-            f"topic {name!r} was created, but has partitions without a leader.",
+            f"topic {name!r} was created, but not every broker knows leaders for it yet.",
             error=UnreachableError,
         )
 
@@ -195,7 +198,7 @@ class Topics:
         Configs and partitions change together or not at all; replicas move after that.
         """
         self.check_exists(name)
-        there = len(self._metadata().topics[name].partitions)
+        there = len(self._topic(name).partitions)
         if partitions is not None and partitions <= there:
             raise TopicError(
                 f"topic {name!r} has {there} partitions, and Kafka cannot take partitions away "
@@ -251,7 +254,7 @@ class Topics:
                 f"{', '.join(map(str, sorted(racks)))}."
             )
         chosen = {number: racks[number] for number in brokers or racks}
-        found = self._metadata().topics[name].partitions
+        found = self._topic(name).partitions
         current = [list(found[number].replicas) for number in sorted(found)]
         target = dict(enumerate(assign(current, chosen, replication)))
         plan = {(name, number): replicas for number, replicas in target.items()}
@@ -278,7 +281,7 @@ class Topics:
 
     def elect_preferred(self, name: str) -> None:
         """Give each partition back to its preferred leader where that one is in sync."""
-        partitions = [TopicPartition(name, n) for n in self._metadata().topics[name].partitions]
+        partitions = [TopicPartition(name, n) for n in self._topic(name).partitions]
         with clients.explained(self.connection, f"electing the preferred leaders of {name!r}"):
             # confluent-kafka fails on a request_timeout here, so the client's own limit holds.
             self._admin.elect_leaders(ElectionType.PREFERRED, partitions).result()
@@ -293,9 +296,18 @@ class Topics:
 
     def check_exists(self, name: str) -> None:
         """Refuse a name that no topic has, with the nearest that one has."""
-        known = self._metadata().topics
-        if name not in known:
-            raise TopicError(f"there is no topic {name!r}{nearest(name, known)}")
+        self._topic(name)
+
+    def _topic(self, name: str) -> Any:
+        """A topic's metadata. Any broker may answer, and one that is a little behind does not know
+        a new topic yet: it is asked again for a moment before the name is refused."""
+        try:
+            return wait_until(
+                lambda: self._metadata().topics.get(name), LAG, "", error=TimeoutError
+            )
+        except TimeoutError:
+            known = self._metadata().topics
+            raise TopicError(f"there is no topic {name!r}{nearest(name, known)}") from None
 
     def _check_replication(
         self, name: str, replication: int, brokers: int, configs: Mapping[str, str | None]
@@ -313,19 +325,26 @@ class Topics:
             )
 
     def _leaders(self, name: str) -> dict[int, int]:
-        found = self._metadata().topics[name].partitions
+        found = self._topic(name).partitions
         return {number: partition.leader for number, partition in found.items()}
 
+    def _is_everywhere(self, name: str, partitions: int) -> bool:
+        """Whether every broker knows leaders for all partitions. A client of its own for each: one
+        that knows them all asks whichever it likes."""
+        for broker in self.brokers():
+            alone = {**self.connection.properties, "bootstrap.servers": broker.address}
+            admin = clients.admin(dataclasses.replace(self.connection, properties=alone))
+            with clients.explained(self.connection, f"asking broker {broker.id} for {name!r}"):
+                found = admin.list_topics(timeout=self._timeout).topics.get(name)
+            if not _is_led(found, partitions):
+                return False
+        return True
+
     def _has_leaders(self, name: str, partitions: int) -> bool:
-        found = self._metadata().topics.get(name)
-        return (
-            found is not None
-            and len(found.partitions) == partitions
-            and all(partition.leader >= 0 for partition in found.partitions.values())
-        )
+        return _is_led(self._metadata().topics.get(name), partitions)
 
     def _moved(self, name: str, target: Mapping[int, Sequence[int]], progress: Progress) -> bool:
-        found = self._metadata().topics[name].partitions
+        found = self._topic(name).partitions
         done = sum(
             list(found[number].replicas) == list(replicas)
             and set(found[number].isrs) == set(replicas)
@@ -412,7 +431,8 @@ class Topics:
     def _describe(self, names: Sequence[str], sizes: Mapping[tuple[str, int], int]) -> list[Topic]:
         if not names:
             return []
-        metadata, configs = self._metadata().topics, self._configs(names)
+        known, configs = self._metadata().topics, self._configs(names)
+        metadata = {name: known.get(name) or self._topic(name) for name in names}
         led = [
             (name, number)
             for name in names
@@ -444,3 +464,11 @@ class Topics:
             }
             topics.append(Topic(name, partitions, own, min_in_sync))
         return topics
+
+
+def _is_led(found: Any, partitions: int) -> bool:
+    return (
+        found is not None
+        and len(found.partitions) == partitions
+        and all(partition.leader >= 0 for partition in found.partitions.values())
+    )
