@@ -15,17 +15,29 @@ ROOT = SOURCE.parent.parent
 # Lower parts never import higher ones. Parts on one line may import each other.
 LAYERS = (
     ("errors", "waiting", "paths", "units", "progress"),
-    ("process", "ports", "settings"),
+    ("process", "ports", "settings", "failpoints"),
     ("records.record", "records.files", "records.avro", "records.shape"),
+    ("records.decoding", "spec", "ledger.ranges", "ledger.letters"),
     ("guard", "java"),
     ("spark.jars", "spark.daemon"),
     ("kafka.connection", "kafka.properties"),
-    ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools", "postgres.connecting"),
-    ("kafka.cluster", "kafka.topics", "kafka.producer", "postgres.server"),
+    ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools"),
+    ("postgres.connecting", "postgres.arrow"),
+    ("kafka.cluster", "kafka.groups", "kafka.topics", "kafka.producer", "postgres.server"),
     ("kafka.loader", "kafka.reader", "postgres.schema", "consumer.retry", "consumer.dedup"),
     ("consumer.deliveries",),
     ("consumer.run", "consumer.dead_letters"),
-    ("spark.session", "stack"),
+    ("spark.session", "spark.plan", "spark.checkpoint", "stack"),
+    ("ledger.postgres",),
+    ("sinks.sink",),
+    ("sinks.store",),
+    ("sinks.postgres.table", "sinks.postgres.writer"),
+    ("sinks.postgres.staging",),
+    ("sinks.postgres.sink",),
+    ("sinks.postgres.store",),
+    ("pipeline.source", "pipeline.engine"),
+    ("pipeline.launch",),
+    ("pipeline.pipeline",),
     ("doctor", "demo"),
     ("cli.output",),
     ("cli.options",),
@@ -106,7 +118,8 @@ def test_importing_the_package_is_quick() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    packages = {"", "consumer", "kafka", "records", "spark", "postgres"}
+    packages = {"", "consumer", "kafka", "ledger", "pipeline", "postgres", "records", "sinks"}
+    packages |= {"sinks.kafka", "sinks.postgres", "spark"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered
 

@@ -12,7 +12,10 @@
     ├── DeliveryError        11   records were sent, but not acknowledged
     ├── FencedError          12   another program took over the same work
     ├── HandlerError         13   a consumer's handler failed for good on a record
-    └── LostRangeError       14   records that were still to be read are gone from the source
+    ├── LostRangeError       14   records that were still to be read are gone from the source
+    ├── LedgerError          15   the ledger and the batch at hand do not fit each other
+    ├── TargetError          16   the sink's table or topic cannot take what the pipeline makes
+    └── QueryError           17   Spark stopped the query
 
 The number is the exit code of the command line. A message is one sentence (or two) that
 says what happened, where, and what to do; nothing above it should need a traceback.
@@ -25,11 +28,14 @@ __all__ = [
     "HandlerError",
     "InputError",
     "JarError",
+    "LedgerError",
     "LostRangeError",
     "MachineError",
     "NodeError",
+    "QueryError",
     "StackError",
     "TallygateError",
+    "TargetError",
     "TopicError",
     "UnreachableError",
 ]
@@ -111,3 +117,21 @@ class LostRangeError(TallygateError):
     """Records that were still to be read are gone from the source; how many, and from where."""
 
     exit_code = 14
+
+
+class LedgerError(TallygateError):
+    """A batch leaves a gap in the ledger, or overlaps it in a way that cannot be told apart."""
+
+    exit_code = 15
+
+
+class TargetError(TallygateError):
+    """The sink's table or topic is missing, differs, or refuses a row."""
+
+    exit_code = 16
+
+
+class QueryError(TallygateError):
+    """Spark stopped the query for a reason of its own or of the transform's."""
+
+    exit_code = 17

@@ -142,6 +142,12 @@ class Settings:
             values[_known(name, FLAG)] = _value(name, text, FLAG)
         return cls(values)
 
+    def with_flags(self, flags: Mapping[str, str]) -> "Settings":
+        """These settings with others on top, as flags would be."""
+        return Settings(
+            {**self.values, **{_known(n, FLAG): _value(n, text, FLAG) for n, text in flags.items()}}
+        )
+
     def get(self, name: str) -> str | None:
         value = self.values.get(_known(name, "the program"))
         return value.text if value else None

@@ -29,6 +29,7 @@ from tallygate.errors import ConfigError, MachineError, StackError
 from tallygate.guard import OWNER, Guard, kill_recorded, lock_file
 from tallygate.java import find_java
 from tallygate.kafka.cluster import Cluster, ClusterSpec
+from tallygate.kafka.connection import Connection
 from tallygate.kafka.node import Node
 from tallygate.ports import check_free, free_ports, is_free
 from tallygate.postgres.server import Postgres, PostgresSpec
@@ -37,7 +38,7 @@ from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 from tallygate.spark.jars import jar_paths
 
-__all__ = ["Stack", "StackSpec", "StackState"]
+__all__ = ["Stack", "StackSpec", "StackState", "running_connection", "running_dsn", "running_stack"]
 
 SPEC = "stack.json"
 DISK_NEEDED = 1 << 30
@@ -407,3 +408,26 @@ def _make_reachable(folder: Path) -> None:
         _make_reachable(folder.parent)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
+
+
+def running_stack(settings: Settings) -> Stack:
+    """The local stack of the settings, which must be up."""
+    stack = Stack(settings.required("stack"), settings=settings)
+    if stack.state in (StackState.ABSENT, StackState.DOWN):
+        raise StackError(
+            f"no cluster is configured and the local stack {stack.name!r} is not up; start it "
+            "with `tallygate up`, or name a cluster with --bootstrap-servers."
+        )
+    return stack
+
+
+def running_connection(settings: Settings) -> Connection:
+    """The configured cluster, or that of the local stack."""
+    if settings.names_cluster:
+        return Connection.of(settings)
+    return running_stack(settings).cluster.connection
+
+
+def running_dsn(settings: Settings) -> str:
+    """The configured PostgreSQL, or that of the local stack."""
+    return settings.get("postgres.dsn") or running_stack(settings).dsn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.output import Format
-from tallygate.errors import ConfigError, StackError
+from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
@@ -98,26 +98,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def resolve_connection(settings: "Settings") -> "Connection":
     """The configured cluster, or that of the local stack."""
-    from tallygate.kafka.connection import Connection
+    from tallygate.stack import running_connection
 
-    if settings.names_cluster:
-        return Connection.of(settings)
-    return running_stack(settings).cluster.connection
+    return running_connection(settings)
 
 
 def open_stack(settings: "Settings") -> "Stack":
     from tallygate.stack import Stack
 
     return Stack.open(settings.required("stack"), settings)
-
-
-def running_stack(settings: "Settings") -> "Stack":
-    from tallygate.stack import Stack, StackState
-
-    stack = Stack(settings.required("stack"), settings=settings)
-    if stack.state in (StackState.ABSENT, StackState.DOWN):
-        raise StackError(
-            f"no cluster is configured and the local stack {stack.name!r} is not up; start it "
-            "with `tallygate up`, or name a cluster with --bootstrap-servers."
-        )
-    return stack

@@ -34,6 +34,81 @@ MIGRATIONS = (
     CREATE INDEX ON tallygate.operation_ids (scope, seen_at);
     CREATE INDEX ON tallygate.operation_ids (scope, number);
     """,
+    """
+    CREATE TABLE tallygate.pipelines (
+        name text PRIMARY KEY,
+        epoch bigint NOT NULL,
+        target text NOT NULL,
+        delivery text NOT NULL,
+        stateful boolean NOT NULL,
+        checkpoint text NOT NULL,
+        checkpoint_id text,
+        created_at timestamptz NOT NULL DEFAULT now()
+    );
+    CREATE TABLE tallygate.runs (
+        pipeline text NOT NULL REFERENCES tallygate.pipelines (name) ON DELETE CASCADE,
+        epoch bigint NOT NULL,
+        host text NOT NULL,
+        pid int NOT NULL,
+        version text NOT NULL,
+        started_at timestamptz NOT NULL DEFAULT now(),
+        heartbeat_at timestamptz NOT NULL DEFAULT now(),
+        stopped_at timestamptz,
+        outcome text,
+        progress jsonb NOT NULL DEFAULT '{}',
+        PRIMARY KEY (pipeline, epoch)
+    );
+    CREATE TABLE tallygate.positions (
+        pipeline text NOT NULL REFERENCES tallygate.pipelines (name) ON DELETE CASCADE,
+        topic text NOT NULL,
+        partition int NOT NULL,
+        first_offset bigint NOT NULL,
+        next_offset bigint NOT NULL,
+        topic_id text,
+        updated_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (pipeline, topic, partition)
+    ) WITH (fillfactor = 50);
+    CREATE TABLE tallygate.batches (
+        pipeline text NOT NULL REFERENCES tallygate.pipelines (name) ON DELETE CASCADE,
+        number bigint GENERATED ALWAYS AS IDENTITY,
+        epoch bigint NOT NULL,
+        batch_id bigint NOT NULL,
+        way text NOT NULL,
+        ranges jsonb NOT NULL,
+        rows bigint NOT NULL,
+        seconds jsonb NOT NULL,
+        committed_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (pipeline, number)
+    );
+    CREATE TABLE tallygate.lost_ranges (
+        pipeline text NOT NULL REFERENCES tallygate.pipelines (name) ON DELETE CASCADE,
+        topic text NOT NULL,
+        partition int NOT NULL,
+        from_offset bigint NOT NULL,
+        until_offset bigint NOT NULL,
+        reason text NOT NULL,
+        accepted_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (pipeline, topic, partition, from_offset)
+    );
+    CREATE TABLE tallygate.dead_letter_records (
+        pipeline text NOT NULL REFERENCES tallygate.pipelines (name) ON DELETE CASCADE,
+        topic text NOT NULL,
+        partition int NOT NULL,
+        "offset" bigint NOT NULL,
+        key bytea,
+        value bytea,
+        record_time timestamptz,
+        cause text NOT NULL,
+        found_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (pipeline, topic, partition, "offset")
+    );
+    CREATE VIEW tallygate.dead_letters AS
+        SELECT letters.* FROM tallygate.dead_letter_records AS letters
+        JOIN tallygate.positions USING (pipeline, topic, partition)
+        WHERE letters."offset" < positions.next_offset;
+    COMMENT ON VIEW tallygate.dead_letters IS
+        'A letter counts from the moment that its batch is in the ledger, and not before.';
+    """,
 )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 
 from tallygate.errors import ConfigError, InputError
 
-__all__ = ["decoder", "encoder"]
+__all__ = ["arrow_schema", "decoder", "encoder"]
 
 
 def encoder(schema_file: str) -> Callable[[Any], bytes]:
@@ -50,3 +51,60 @@ def _load(path: str) -> Any:
         raise ConfigError(f"the Avro schema {path} cannot be read: {error.strerror}.") from error
     except Exception as error:
         raise ConfigError(f"{path} is no Avro schema: {error}.") from error
+
+
+_LOGICAL = {
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "date": pa.date32(),
+}
+_PRIMITIVE = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+
+
+def arrow_schema(schema_file: str) -> pa.Schema:
+    """The columns that records of this schema have."""
+    schema = _load(schema_file)
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ConfigError(f"{schema_file} describes no record, so it has no columns.")
+    return pa.schema([(field["name"], _arrow(field["type"])) for field in schema["fields"]])
+
+
+def _arrow(schema: Any) -> pa.DataType:
+    if isinstance(schema, list):
+        kinds = [each for each in schema if each != "null"]
+        if len(kinds) != 1:
+            raise ConfigError(f"an Avro union of {kinds} has no one column type.")
+        return _arrow(kinds[0])
+    if isinstance(schema, str):
+        return _named(schema)
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    kind = schema["type"]
+    if kind == "record":
+        return pa.struct([(field["name"], _arrow(field["type"])) for field in schema["fields"]])
+    if kind == "array":
+        return pa.list_(_arrow(schema["items"]))
+    if kind == "map":
+        return pa.map_(pa.string(), _arrow(schema["values"]))
+    return _named(kind) if isinstance(kind, str) else _arrow(kind)
+
+
+def _named(kind: str) -> pa.DataType:
+    if kind not in _PRIMITIVE:
+        raise ConfigError(f"the Avro type {kind!r} has no column type here; write it out in full.")
+    return _PRIMITIVE[kind]

@@ -1,0 +1,70 @@
+"""Named steps inside a batch at which a test or a drill kills the whole program.
+
+The variable TALLYGATE_FAIL_AT arms one, as `rows-written@3`: the first time that this step of batch
+3 is reached, in the driver or in a task, the driver, its JVM and its workers are killed as by
+`kill -9`. Nothing is caught and nothing is flushed: this is what a power cut looks like. Without
+the variable a step is one comparison.
+
+    batch-started     Spark has logged the batch's offsets; nothing is read
+    batch-planned     the ledger was asked what is left to do
+    rows-begun        the first rows were handed to the store
+    rows-written      all rows of a transaction are with the store, the ledger is not moved
+    rows-staged       the tasks' rows are staged, none is merged
+    ledger-moved      rows and ledger are with the store, nothing is committed
+    commit-sent       the commit is on its way, its answer is never seen
+    committed         the commit was answered, the batch is not finished
+    batch-committed   every commit is answered, Spark has not logged the batch as done
+
+Deliveries that save offsets and rows apart reach `committed` twice, once for each.
+"""
+
+import os
+import signal
+import threading
+import time
+
+__all__ = ["DRIVER", "POINTS", "mark_driver", "reach"]
+
+POINTS = (
+    "batch-started",
+    "batch-planned",
+    "rows-begun",
+    "rows-written",
+    "rows-staged",
+    "ledger-moved",
+    "commit-sent",
+    "committed",
+    "batch-committed",
+)
+ARMED = os.environ.get("TALLYGATE_FAIL_AT")
+DRIVER = "TALLYGATE_DRIVER_PID"
+COMMIT_TAKES = 0.002
+
+
+def reach(point: str, batch: int) -> None:
+    """Die here, if this is the step that was armed."""
+    if ARMED is None or f"{point}@{batch}" != ARMED:
+        return
+    if point == "commit-sent":
+        threading.Thread(target=_die_soon, daemon=True).start()
+    else:
+        _die()
+
+
+def mark_driver() -> None:
+    """Tell the workers that will be forked whom to kill."""
+    if ARMED is not None:
+        os.environ[DRIVER] = str(os.getpid())
+
+
+def _die_soon() -> None:
+    time.sleep(COMMIT_TAKES)
+    _die()
+
+
+def _die() -> None:
+    import psutil
+
+    driver = psutil.Process(int(os.environ[DRIVER]))
+    for process in [driver, *driver.children(recursive=True)]:
+        process.send_signal(signal.SIGKILL)

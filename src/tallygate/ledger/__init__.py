@@ -1,0 +1,1 @@
+"""The ledger: up to which offset the sink holds the results, and who may move it."""

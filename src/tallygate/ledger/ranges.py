@@ -1,0 +1,84 @@
+"""What is left to do of a batch, by the ledger's word.
+
+Offsets outrank batch ids. A batch is a set of ranges `[start, until)`; the ledger knows for each
+source partition the next offset that the sink needs. So a range is
+
+    done        the ledger is at its end or beyond: nothing of it is written again
+    whole       the ledger is at its start
+    in part     the ledger is inside it: rows that carry their coordinates are trimmed to the rest,
+                others cannot be told apart, and the batch is refused
+    beyond      the ledger is before its start: to go on would leave a gap, and is refused
+
+Nothing here touches a store, so that the rules can be tried by the thousand.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tallygate.errors import LedgerError
+
+__all__ = ["Place", "Positions", "Range", "count", "remaining"]
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+Positions = Mapping[Place, int]
+
+
+@dataclass(frozen=True, order=True)
+class Range:
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    def __len__(self) -> int:
+        return self.until - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start}, {self.until})"
+
+
+def count(ranges: Iterable[Range]) -> int:
+    """How many offsets the ranges hold: at most so many records."""
+    return sum(len(each) for each in ranges)
+
+
+def remaining(
+    ranges: Sequence[Range], positions: Positions, *, divisible: bool
+) -> tuple[Range, ...]:
+    """The part of the ranges that the sink does not hold yet.
+
+    `divisible` says that rows carry their coordinates, so that a part can be written alone.
+    """
+    topics = {topic for topic, _ in positions}
+    left = []
+    for each in ranges:
+        at = positions.get(each.place)
+        if at is None:
+            at = 0 if each.topic in topics else each.start  # a new partition has a beginning
+        if at < each.start:
+            raise LedgerError(
+                f"the batch begins at {each}, but the sink holds {each.topic}/{each.partition} "
+                f"only up to {at}: {each.start - at} offsets would be skipped. The checkpoint is "
+                "ahead of the ledger; remove the checkpoint and start again, and a pipeline "
+                "without state goes on from the ledger."
+            )
+        if at < each.until:
+            left.append(Range(each.topic, each.partition, at, each.until))
+    whole = [each for each in ranges if len(each)]
+    if left and not divisible and sorted(left) != sorted(whole):
+        raise LedgerError(
+            f"the sink holds a part of this batch: of {_listed(whole)} it still needs "
+            f"{_listed(left)}. Its rows do not carry their coordinates (an aggregate, a join, or "
+            "columns that were not selected), so the part cannot be told apart; rebuild the "
+            "pipeline with `tallygate rebuild`."
+        )
+    return tuple(left)
+
+
+def _listed(ranges: Iterable[Range]) -> str:
+    return ", ".join(str(each) for each in sorted(ranges))

@@ -1,0 +1,1 @@
+"""Pipelines: checked, started, run, looked at, rebuilt."""

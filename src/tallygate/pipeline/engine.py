@@ -1,0 +1,127 @@
+"""The engine: what happens between Spark's offset log and Spark's commit log.
+
+Spark logs a batch's offsets, calls `process`, and logs the batch as done when that returns. The
+sink does what the ledger says is left. If the store does not answer, the ledger is asked again and
+the rest is tried again, for as long as `patience` says; nothing is repeated on a guess.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from tallygate.errors import InputError, UnreachableError
+from tallygate.failpoints import reach
+from tallygate.ledger.ranges import Place, count
+from tallygate.sinks.sink import Batch, Retry, Sink, Written
+from tallygate.sinks.store import Store
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spec import DeadLetters
+
+__all__ = ["Engine", "Progress", "StopRequested"]
+
+PATIENCE = 60.0
+
+
+class StopRequested(Exception):  # noqa: N818 - no error: how a query that is asked to stop ends
+    """Somebody asked the run to stop, and the batch at hand is left for the next one."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A batch that is done."""
+
+    batch: int
+    records: int
+    written: Written
+    seconds: float
+    positions: Mapping[Place, int]
+    letters: int
+
+
+@dataclass
+class Engine:
+    store: Store
+    sink: Sink
+    checkpoint: Checkpoint
+    limits: DeadLetters
+    topic_ids: Callable[[list[str]], Mapping[str, str]]
+    mirror: Callable[[Mapping[Place, int]], None]
+    told: Callable[[Progress], None] = lambda _: None
+    patience: float = PATIENCE
+    failure: BaseException | None = None
+    """What stopped the run: Spark reports it as a text alone."""
+    letters: int = 0
+    """The dead letters so far."""
+    last: Progress | None = None
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _stopping: bool = False
+    _known_topics: set[str] = field(default_factory=set)
+
+    def process(self, frame: DataFrame, batch_id: int) -> None:
+        """What Spark calls for each batch."""
+        with self._busy:
+            try:
+                if self._stopping:
+                    raise StopRequested
+                self._process(frame, batch_id)
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def request_stop(self) -> bool:
+        """Ask for a stop; True if no batch is under way, so that the query can be stopped now."""
+        self._stopping = True
+        return not self._busy.locked()
+
+    def _process(self, frame: DataFrame, batch_id: int) -> None:
+        started = time.perf_counter()
+        reach("batch-started", batch_id)
+        batch = Batch(batch_id, self.checkpoint.ranges(batch_id))
+        written = self._written(frame, batch)
+        reach("batch-committed", batch_id)
+        topics = {each.topic for each in batch.ranges}
+        if topics - self._known_topics:
+            self.store.remember(self.checkpoint.id, self.topic_ids(sorted(topics)))
+            self._known_topics |= topics
+        positions = {each.place: each.until for each in batch.ranges}
+        self.mirror(positions)
+        self._check_letters(count(batch.ranges))
+        took = time.perf_counter() - started
+        self.last = Progress(batch_id, count(batch.ranges), written, took, positions, self.letters)
+        self.told(self.last)
+
+    def _written(self, frame: DataFrame, batch: Batch) -> Written:
+        deadline, pause = None, 0.1
+        while True:
+            try:
+                return self.sink.write(frame, batch)
+            except Retry as error:
+                now = time.monotonic()
+                deadline = deadline or now + self.patience
+                if now >= deadline:
+                    raise UnreachableError(
+                        f"batch {batch.id} could not be written to {self.store.target} for "
+                        f"{self.patience:.0f} s: {error}. What the ledger has is in the sink, the "
+                        "rest is not; start again when the store answers."
+                    ) from error
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+
+    def _check_letters(self, records: int) -> None:
+        """Too many dead letters stop the pipeline; the batch stays, and so do they."""
+        before, self.letters = self.letters, self.store.letters()
+        limit, share, new = self.limits.limit, self.limits.share, self.letters - before
+        kept = "they are kept with their causes among the dead letters"
+        if limit is not None and self.letters > limit:
+            raise InputError(
+                f"{self.letters} records are dead letters, more than the limit of {limit}; {kept}. "
+                "Raise dead_letters.limit to go on."
+            )
+        if share is not None and new > records * share:
+            raise InputError(
+                f"{new} of {records} records of a batch are dead letters, more than the share of "
+                f"{share:g}; {kept}. Raise dead_letters.share to go on."
+            )

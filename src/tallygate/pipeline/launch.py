@@ -1,0 +1,190 @@
+"""Starting a query on a store's ledger: what is checked first, and where reading goes on.
+
+The ledger is the truth and the checkpoint a cache of it. A pipeline without state whose checkpoint
+is gone, older or ahead goes on from the ledger by itself: the checkpoint is set aside and a new one
+is written that begins where the ledger is. A pipeline with state cannot: its state is in the
+checkpoint, so it is refused, with what to do.
+
+**Nothing is skipped in silence.** Before the query starts, the ledger is compared with the source:
+a topic that was made anew, or records that retention removed before they were read, are an error
+with the exact ranges.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import OffsetSpec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tallygate.errors import LedgerError, LostRangeError, TopicError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.groups import Mirror, topic_ids
+from tallygate.kafka.reader import list_offsets
+from tallygate.ledger.ranges import Place, Range
+from tallygate.pipeline.engine import Engine, Progress
+from tallygate.records.decoding import Decoder
+from tallygate.sinks.store import Keeper, Known, Shape, Store
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.plan import Plan, read_plan
+from tallygate.spec import DeadLetters
+
+__all__ = ["Job", "launch", "look"]
+
+OUTPUT_MODES = {"append": "append", "upsert": "update", "replace": "complete"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming frame, and where it goes."""
+
+    name: str
+    build: Callable[[Keeper], DataFrame]
+    store: Store
+    checkpoint: str
+    connection: Connection
+    mode: str = "append"
+    trigger: Mapping[str, str | bool] = field(default_factory=dict)
+    decoder: Decoder | None = None
+    limits: DeadLetters = field(default_factory=DeadLetters)
+    accept_loss: bool = False
+    told: Callable[[Progress], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+
+
+def look(job: Job) -> tuple[Plan, Shape]:
+    """The job's plan and the shape of its rows; nothing is touched."""
+    plan = read_plan(job.build(job.store.keeper()))
+    if job.decoder is None:
+        return plan, Shape(plan.frame.schema, plan.carries, plan.stateful)
+    return plan, Shape(from_arrow_schema(job.decoder.schema), True, False, job.decoder)
+
+
+def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
+    """Check everything, take over the pipeline and start the query."""
+    _, shape = look(job)
+    job.store.prepare(shape)
+    checkpoint = Checkpoint(spark, job.checkpoint)
+    before = job.store.known()
+    if before is not None:
+        _check_source(before, job)
+        _check_state(checkpoint, before, shape)
+    job.store.begin(shape, job.checkpoint)
+    known = job.store.known()
+    if known is not None and known.positions:
+        _accept_losses(known, job)
+        known = job.store.known() or known
+        _reconcile(checkpoint, known, shape, job.note)
+    plan, _ = look(job)  # once more: its tasks must have the new run's right to write
+    engine = Engine(
+        job.store,
+        job.store.sink(shape),
+        checkpoint,
+        job.limits,
+        lambda topics: topic_ids(topics, job.connection),
+        Mirror(f"tallygate.{job.name}", job.connection),
+        told=job.told,
+        letters=job.store.letters(),
+    )
+    writer = plan.frame.writeStream.foreachBatch(engine.process)
+    writer = writer.option("checkpointLocation", job.checkpoint)
+    writer = writer.outputMode(OUTPUT_MODES[job.mode])
+    if job.trigger:
+        writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
+    return writer.start(), engine
+
+
+def _check_source(known: Known, job: Job) -> None:
+    topics = sorted({topic for topic, _ in known.positions})
+    now = topic_ids(topics, job.connection)
+    for topic in topics:
+        if topic not in now:
+            raise TopicError(
+                f"topic {topic!r} of pipeline {job.name!r} is gone. If it was renamed or deleted "
+                "on purpose, start a pipeline of another name."
+            )
+        if known.topic_ids.get(topic, now[topic]) != now[topic]:
+            raise LostRangeError(
+                f"topic {topic!r} was deleted and made anew since pipeline {job.name!r} read it: "
+                "its offsets mean other records now. Start a pipeline of another name for the new "
+                "topic."
+            )
+    if not job.accept_loss:
+        lost = _lost(known, job)
+        if lost:
+            listed = ", ".join(f"{each} ({len(each)} records)" for each in lost)
+            raise LostRangeError(
+                f"retention removed records that pipeline {job.name!r} had not read: {listed}. "
+                "Restore them, or start with --accept-loss: the range is then kept in the ledger "
+                "as lost."
+            )
+
+
+def _lost(known: Known, job: Job) -> list[Range]:
+    places = sorted(known.positions)
+    earliest = list_offsets(places, OffsetSpec.earliest(), job.connection)  # type: ignore[no-untyped-call]
+    return [
+        Range(*place, known.positions[place], earliest[place])
+        for place in places
+        if earliest[place] > known.positions[place]
+    ]
+
+
+def _accept_losses(known: Known, job: Job) -> None:
+    lost = _lost(known, job)
+    if lost:
+        job.store.lose(lost, "removed by retention before it was read")
+        job.note(f"given up as lost: {', '.join(map(str, lost))}")
+
+
+def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
+    """A pipeline with state needs the checkpoint that the ledger goes with."""
+    if not shape.stateful or not known.positions:
+        return
+    cure = (
+        "The state is in the checkpoint, so it cannot be made from the ledger: bring the "
+        "checkpoint back, or rebuild with `tallygate rebuild`."
+    )
+    if checkpoint.planned is None:
+        raise LedgerError(
+            f"the checkpoint {checkpoint.path} of a pipeline with state is gone. {cure}"
+        )
+    if known.checkpoint_id is not None and checkpoint.id != known.checkpoint_id:
+        raise LedgerError(f"{checkpoint.path} is the checkpoint of another query. {cure}")
+    start, _ = _next(checkpoint)
+    if any(at < start.get(place, 0) for place, at in known.positions.items()):
+        raise LedgerError(
+            f"the checkpoint {checkpoint.path} is ahead of the ledger: its next batch would leave "
+            f"a gap. {cure}"
+        )
+
+
+def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:
+    """From where to where the checkpoint's next batch goes; to its start if it is not planned."""
+    done = checkpoint.committed
+    number = 0 if done is None else done + 1
+    start = checkpoint.start(number)
+    return start, checkpoint.end(number) or start
+
+
+def _reconcile(
+    checkpoint: Checkpoint, known: Known, shape: Shape, note: Callable[[str], None]
+) -> None:
+    """Make the next batch begin within reach of the ledger."""
+    if shape.stateful:
+        return
+    if checkpoint.planned is not None:
+        start, end = _next(checkpoint)
+        fits = all(
+            start.get(place, 0) <= at <= end.get(place, start.get(place, 0))
+            for place, at in known.positions.items()
+        )
+        if fits:
+            return
+        aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
+        note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
+    elif checkpoint.id is not None:
+        checkpoint.set_aside(f"aside-{checkpoint.id}")
+    checkpoint.seed(known.positions)
+    note("reading goes on from the ledger")

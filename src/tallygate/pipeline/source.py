@@ -1,0 +1,116 @@
+"""The streaming frame of a pipeline's source, raw or decoded.
+
+Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
+its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
+the rows, and nothing crosses between the JVM and Python twice.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tallygate.errors import ConfigError
+from tallygate.kafka.connection import Connection
+from tallygate.ledger.letters import letter_of
+from tallygate.records import avro
+from tallygate.records.decoding import COORDINATES, METADATA, Decoder
+from tallygate.sinks.store import Keeper
+from tallygate.spec import Kafka
+from tallygate.units import time_ms
+
+__all__ = ["decoded", "decoder_of", "raw_stream"]
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def raw_stream(spark: SparkSession, source: Kafka, connection: Connection) -> DataFrame:
+    """The records of the source as Kafka has them."""
+    reader = spark.readStream.format("kafka").options(**connection.spark())
+    reader = reader.option("kafka.isolation.level", "read_committed")
+    if source.pattern is not None:
+        reader = reader.option("subscribePattern", source.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(source.topic))
+    reader = reader.options(**_start(source))
+    if source.max_records is not None:
+        reader = reader.option("maxOffsetsPerTrigger", source.max_records)
+    if source.headers:
+        reader = reader.option("includeHeaders", "true")
+    return reader.options(**source.options).load()
+
+
+def _start(source: Kafka) -> dict[str, str]:
+    if isinstance(source.start, dict):
+        return {"startingOffsets": json.dumps(source.start)}
+    if source.start in ("earliest", "latest"):
+        return {"startingOffsets": source.start}
+    return {
+        "startingTimestamp": str(time_ms(source.start)),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+
+
+def decoder_of(source: Kafka, metadata: tuple[str, ...] = COORDINATES) -> Decoder:
+    """The decoder for the source's format and schema."""
+    if source.format == "avro":
+        fields = avro.arrow_schema(source.avro_schema or "")
+    elif source.format in ("text", "bytes"):
+        fields = pa.schema([("value", pa.string() if source.format == "text" else pa.binary())])
+    else:
+        fields = _declared(source.schema_ or "")
+    reserved = sorted(set(fields.names) & {*METADATA.names, "_headers"})
+    if reserved:
+        raise ConfigError(
+            f"source.schema has a field {reserved[0]!r}; that name stands for a record's metadata."
+        )
+    return Decoder(source.format, fields, metadata, source.avro_schema)
+
+
+def _declared(ddl: str) -> pa.Schema:
+    try:
+        schema = t.StructType.fromDDL(ddl)
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"source.schema {ddl!r} cannot be read: {reason} Write it as `id long, name string`."
+        ) from None
+    return to_arrow_schema(cast(t.StructType, schema))
+
+
+def decoded(raw: DataFrame, source: Kafka, keeper: Keeper) -> DataFrame:
+    """The source's fields and metadata; what is unfit is left with the keeper."""
+    decoder = decoder_of(source, tuple(METADATA.names))
+    schema = from_arrow_schema(decoder.schema)
+    if source.headers:
+        schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))
+    step = _DecodeStep(decoder, keeper, source.headers)
+
+    def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return step.run(blocks)
+
+    return raw.mapInArrow(run, schema)
+
+
+@dataclass(frozen=True)
+class _DecodeStep:
+    decoder: Decoder
+    keeper: Keeper
+    headers: bool
+
+    def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for raw in blocks:
+            fit, unfit = self.decoder.decode(raw)
+            if unfit:
+                self.keeper.keep([letter_of(raw, each.index, each.cause) for each in unfit])
+            if self.headers:
+                bad = {each.index for each in unfit}
+                good = pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64())
+                fit = fit.append_column("_headers", raw.column("headers").take(good))
+            yield fit

@@ -1,0 +1,1 @@
+"""Sinks: where rows go, together with the ledger."""

@@ -1,0 +1,1 @@
+"""The Kafka sink: transactions that hold the rows and the ledger."""

@@ -1,0 +1,1 @@
+"""The PostgreSQL sink: its table, what tasks write, what the driver merges and commits."""

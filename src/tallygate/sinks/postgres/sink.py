@@ -1,0 +1,301 @@
+"""Writing a batch to PostgreSQL, in one of three ways with one guarantee.
+
+  driver      the ranges say that the batch is small: its rows are collected, and one transaction
+              holds rows, dead letters and ledger. Lowest latency.
+  partition   rows are appended, and each Spark partition holds one Kafka partition: each task
+  commits
+              its rows with its own ledger row. Highest throughput: each row is written once.
+  staged      anything else: tasks fill a staging table, and the driver merges it and moves the
+  ledger
+              in one transaction.
+
+**An unanswered commit is neither done nor failed.** Nothing here repeats a write by itself: when a
+store does not answer, `Retry` is raised, and the batch is planned again from what the ledger says.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tallygate.errors import FencedError, TargetError, UnreachableError
+from tallygate.failpoints import reach
+from tallygate.ledger.postgres import BatchRow, Claim, PostgresLedger
+from tallygate.ledger.ranges import Place, Range, count, remaining
+from tallygate.postgres.arrow import ArrowConnection, is_refusal, pooled
+from tallygate.postgres.schema import SCHEMA
+from tallygate.records.decoding import Decoder
+from tallygate.sinks.postgres.staging import Staging
+from tallygate.sinks.postgres.table import Column, Target
+from tallygate.sinks.postgres.writer import (
+    Blocks,
+    Report,
+    Writer,
+    committed,
+    problem_of,
+    reason,
+)
+from tallygate.sinks.sink import Batch, Retry, Written
+
+__all__ = ["DRIVER_ROWS", "PostgresSink"]
+
+DRIVER_ROWS = 20_000
+_REPORT_DDL = (
+    "topic string, partition int, attempt string, rows long, letters long, read double, "
+    "write double, commit double, problem string, message string"
+)
+
+
+@dataclass
+class PostgresSink:
+    dsn: str
+    ledger: PostgresLedger
+    claim: Claim
+    target: Target
+    columns: tuple[Column, ...]
+    """The target's columns."""
+    staging: Staging
+    mode: str
+    key: tuple[str, ...]
+    delivery: str
+    divisible: bool
+    """Whether rows carry the coordinates of their records."""
+    stateful: bool
+    decoder: Decoder | None = None
+    """For frames of raw records, which are decoded where they are written."""
+    driver_rows: int = DRIVER_ROWS
+    _careful: bool = field(default=False, init=False)
+
+    def positions(self) -> Mapping[Place, int]:
+        return self.ledger.positions()
+
+    def close(self) -> None:
+        self.ledger.close()
+
+    def write(self, frame: DataFrame, batch: Batch) -> Written:
+        try:
+            return self._write(frame, batch)
+        except (Retry, UnreachableError) as error:
+            raise Retry(str(error)) from error
+        except Exception as error:
+            raise self._explained(error) from error
+
+    def _write(self, frame: DataFrame, batch: Batch) -> Written:
+        positions = self.ledger.positions()
+        left = remaining(batch.ranges, positions, divisible=self.divisible)
+        reach("batch-planned", batch.id)
+        if not left:
+            if self.stateful:  # its rows are in the table, but Spark's state may not be
+                frame.write.format("noop").mode("append").save()
+            return Written("skipped")
+        whole = {each for each in batch.ranges if len(each)}
+        writer = self._writer(batch, left, trim=set(left) != whole)
+        prepared = self._prepared(frame)
+        if count(left) <= self.driver_rows and self.mode != "replace":
+            return self._by_driver(prepared, writer, left)
+        if self._by_partition_fits(frame, whole):
+            return self._by_partition(prepared, writer, left)
+        return self._by_staging(prepared, writer, left)
+
+    def _writer(self, batch: Batch, left: tuple[Range, ...], *, trim: bool) -> Writer:
+        return Writer(
+            self.dsn,
+            self.target.schema,
+            self.target.name,
+            _arrow(self.columns),
+            self.claim,
+            self.delivery,
+            batch.id,
+            {each.place: each for each in left},
+            trim,
+            self.divisible,
+            single=False,
+            careful=self._careful,
+            decoder=self.decoder,
+        )
+
+    def _prepared(self, frame: DataFrame) -> DataFrame:
+        """The frame with values that Arrow cannot carry, or PostgreSQL not take, as text."""
+        if self.decoder is not None:
+            return frame
+        special = {
+            column.name: f.concat(f.lit("\x01"), f.to_json(f.col(_quoted(column.name))))
+            if column.json
+            else f.col(_quoted(column.name)).cast("string")
+            for column in self.columns
+            if column.json or column.text
+        }
+        return frame.withColumns(special) if special else frame
+
+    @property
+    def _plain_append(self) -> bool:
+        return self.mode == "append" and not self.key
+
+    def _by_partition_fits(self, frame: DataFrame, whole: set[Range]) -> bool:
+        """One Spark partition for each range that holds anything, and no second one of the same."""
+        if not (self._plain_append and self.divisible):
+            return False
+        partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
+        return bool(partitions == len(whole))
+
+    def _by_driver(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+        started = time.perf_counter()
+        table = frame.toArrow()
+        read = time.perf_counter() - started
+        blocks = Blocks(writer, iter(table.to_batches()))
+        rows = 0
+        with pooled(self.dsn) as connection:
+
+            def save() -> None:
+                nonlocal rows
+                rows = self._save(connection, writer, blocks)
+                self.claim.keep(connection, blocks.letters)
+
+            def move() -> None:
+                self.claim.check(connection)
+                self.claim.move(connection, left)
+                seconds = {"read": round(read, 4), "write": round(self._since(started) - read, 4)}
+                self._record(connection, writer.batch, "driver", left, rows, seconds)
+
+            commit = committed(connection, self.delivery, writer.batch, save, move)
+        write = self._since(started) - read - commit
+        return Written("driver", rows, {"read": read, "write": write, "commit": commit})
+
+    def _save(self, connection: ArrowConnection, writer: Writer, blocks: Blocks) -> int:
+        """Rows into the table, over the staging table where they are not just appended."""
+        if self._plain_append:
+            return writer.ingest(connection, blocks, blocks)
+        self.staging.clear(connection)
+        staged = self._staged(writer)
+        inner = Blocks(staged, blocks.source)
+        count = staged.ingest(connection, inner, inner, "driver")
+        blocks.letters += inner.letters
+        return self.staging.merge(
+            connection, ["driver"], count, careful=self._careful, letters=blocks.letters
+        )
+
+    def _by_partition(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+        started = time.perf_counter()
+        task = dataclasses.replace(writer, single=True)
+        reports = self._reports(frame, task.write)
+        done = {(report.topic, report.partition) for report in reports}
+        empty = [each for each in left if each.place not in done]
+        seconds = _sums(reports)
+        with pooled(self.dsn) as connection:
+            self.claim.check(connection)
+            self.claim.move(connection, empty)
+            rows = sum(report.rows for report in reports)
+            self._record(connection, writer.batch, "partition", left, rows, seconds)
+            connection.commit()
+        return Written("partition", rows, {**seconds, "total": self._since(started)})
+
+    def _by_staging(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+        with pooled(self.dsn) as connection:
+            self.staging.clear(connection)
+            connection.commit()
+        reports = self._reports(frame, self._staged(writer).stage)
+        reach("rows-staged", writer.batch)
+        attempts = [report.attempt for report in reports if report.rows]
+        staged = sum(report.rows for report in reports)
+        seconds = _sums(reports)
+        rows = 0
+        with pooled(self.dsn) as connection:
+
+            def merge() -> None:
+                nonlocal rows
+                letters: list[Any] = []
+                rows = self.staging.merge(
+                    connection, attempts, staged, careful=self._careful, letters=letters
+                )
+                self.claim.keep(connection, letters)
+
+            def move() -> None:
+                self.claim.check(connection)
+                self.claim.move(connection, left)
+                self._record(connection, writer.batch, "staged", left, rows, seconds)
+
+            started = time.perf_counter()
+            commit = committed(connection, self.delivery, writer.batch, merge, move)
+        seconds["write"] += self._since(started) - commit
+        return Written("staged", rows, {**seconds, "commit": commit})
+
+    def _staged(self, writer: Writer) -> Writer:
+        columns = _arrow(self.staging.staged)
+        return dataclasses.replace(writer, schema=SCHEMA, table=self.staging.name, columns=columns)
+
+    def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
+        """Run the tasks and hear what they say; what must not go on is raised."""
+
+        def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return task(blocks)  # type: ignore[no-any-return]
+
+        rows = frame.mapInArrow(run, _REPORT_DDL).toArrow().to_pylist()
+        reports = [Report(**row) for row in rows]
+        problems = {report.problem: report.message for report in reports}
+        if "fenced" in problems:
+            raise FencedError(problems["fenced"])
+        if "target" in problems:
+            raise self._changed(str(problems["target"]))
+        if "refused" in problems:
+            raise self._refusal(str(problems["refused"]))
+        if "retry" in problems:
+            raise Retry(problems["retry"])
+        return reports
+
+    def _record(
+        self,
+        connection: ArrowConnection,
+        batch: int,
+        way: str,
+        left: tuple[Range, ...],
+        rows: int,
+        seconds: Mapping[str, float],
+    ) -> None:
+        self.claim.record(connection, BatchRow(batch, way, left, rows, seconds))
+
+    def _refusal(self, message: str) -> Exception:
+        """The first time a row is refused the batch is written again, carefully."""
+        if self._careful:
+            return TargetError(
+                f"PostgreSQL refuses the batch for {self.target}: {reason(message)}."
+            )
+        self._careful = True
+        return Retry(message)
+
+    def _explained(self, error: Exception) -> Exception:
+        if is_refusal(error):
+            return self._refusal(str(error))
+        if problem_of(error) == "retry":
+            return Retry(str(error))
+        return self._changed(str(error)) if problem_of(error) == "target" else error
+
+    def _changed(self, message: str) -> TargetError:
+        return TargetError(
+            f"PostgreSQL cannot write to {self.target} any more: {reason(message)}; if the table "
+            "was dropped or altered, start again: it is made or checked at the start."
+        )
+
+    @staticmethod
+    def _since(started: float) -> float:
+        return time.perf_counter() - started
+
+
+def _arrow(columns: Iterable[Column]) -> pa.Schema:
+    return pa.schema([(column.name, column.arrow) for column in columns])
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _sums(reports: list[Report]) -> dict[str, float]:
+    """Where the tasks' time went; the slowest counts, since they run side by side."""
+    return {
+        part: round(max((getattr(report, part) for report in reports), default=0.0), 4)
+        for part in ("read", "write", "commit")
+    }

@@ -1,0 +1,75 @@
+"""What a sink's store can do for a pipeline besides taking rows: the ledger as a start needs it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import types as t
+
+from tallygate.ledger.letters import Letter
+from tallygate.ledger.ranges import Place, Range
+from tallygate.records.decoding import Decoder
+from tallygate.sinks.sink import Sink
+
+__all__ = ["Keeper", "Known", "Shape", "Store"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the rows look like that a sink is going to get."""
+
+    schema: t.StructType
+    carries: bool
+    """Whether the rows carry the coordinates of their records."""
+    stateful: bool
+    decoder: Decoder | None = None
+    """Given if the frame holds raw records, which the sink decodes; `schema` is the decoded one."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the ledger knows of a pipeline."""
+
+    positions: Mapping[Place, int]
+    topic_ids: Mapping[str, str]
+    checkpoint_id: str | None
+
+
+class Keeper(Protocol):
+    """Where the decoding step leaves the records that are unfit. It travels to the workers."""
+
+    def keep(self, letters: list[Letter]) -> None: ...
+
+
+class Store(Protocol):
+    @property
+    def target(self) -> str:
+        """What the sink is called in messages."""
+
+    def prepare(self, shape: Shape) -> None:
+        """Make or check the target for these rows; raise if it cannot take them."""
+
+    def known(self) -> Known | None:
+        """The ledger as it is; None for a pipeline that never ran."""
+
+    def keeper(self) -> Keeper:
+        """For the decoding step, with this run's right to write."""
+
+    def begin(self, shape: Shape, checkpoint: str) -> None:
+        """Take the next epoch: from here on no older run commits anything."""
+
+    def lose(self, lost: Iterable[Range], reason: str) -> None:
+        """Move past a range that the source has lost, and keep that it is lost."""
+
+    def sink(self, shape: Shape) -> Sink: ...
+
+    def remember(self, checkpoint_id: str | None, topic_ids: Mapping[str, str]) -> None:
+        """Keep what a later start compares."""
+
+    def letters(self) -> int:
+        """How many dead letters there are."""
+
+    def beat(self, progress: Mapping[str, Any]) -> None:
+        """Say that the run is alive; raise if a newer one took over."""
+
+    def end(self, outcome: str) -> None: ...

@@ -1,0 +1,147 @@
+"""Spark's checkpoint, as far as the ledger needs it: which offsets a batch stands for.
+
+    CHECKPOINT/metadata        the query's id
+    CHECKPOINT/offsets/N       batch N's end: a version line, a line of settings, a line of JSON
+                               offsets for each source; its start is the end of batch N - 1
+    CHECKPOINT/commits/N       there once batch N is done
+    CHECKPOINT/sources/I/0     where source I began
+
+All is read and written through Hadoop's file system API, so a checkpoint may be on HDFS or in an
+object store.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tallygate.errors import LedgerError
+from tallygate.ledger.ranges import Place, Range
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        jvm: Any = spark.sparkContext._jvm
+        self._hadoop = jvm.org.apache.hadoop.fs
+        self._text = jvm.org.apache.commons.io.IOUtils
+        folder = self._hadoop.Path(path)
+        self._files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self._known: tuple[int, dict[Place, int]] | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The query's id, which a new checkpoint gets anew."""
+        text = self._read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    @property
+    def committed(self) -> int | None:
+        """The last batch that Spark has logged as done."""
+        return self._last("commits")
+
+    @property
+    def planned(self) -> int | None:
+        """The last batch whose offsets Spark has logged."""
+        return self._last("offsets")
+
+    def end(self, batch: int) -> dict[Place, int] | None:
+        """Where batch `batch` ends, if its entry is there."""
+        text = self._read(f"offsets/{batch}")
+        if text is None:
+            return None
+        lines = text.splitlines()
+        if lines[0] != "v1":
+            raise LedgerError(
+                f"{self.path}/offsets/{batch} is of a version that is not known here."
+            )
+        return _places([line for line in lines[2:] if line != "-"])
+
+    def ranges(self, batch: int) -> tuple[Range, ...]:
+        """The ranges that a batch stands for."""
+        end = self.end(batch)
+        if end is None:
+            raise LedgerError(f"{self.path} has no offsets of batch {batch}.")
+        if self._known is not None and self._known[0] == batch - 1:
+            start = self._known[1]
+        else:
+            start = self.start(batch)
+        self._known = batch, end
+        return tuple(
+            Range(topic, partition, start.get((topic, partition), 0), until)
+            for (topic, partition), until in sorted(end.items())
+        )
+
+    def start(self, batch: int) -> dict[Place, int]:
+        before = self.end(batch - 1) if batch > 0 else None
+        return self._beginning() if before is None else before
+
+    def _beginning(self) -> dict[Place, int]:
+        lines, number = [], 0
+        while (text := self._read(f"sources/{number}/0")) is not None:
+            lines.append(text.lstrip("\0").splitlines()[-1])
+            number += 1
+        return _places(lines)
+
+    def seed(self, positions: Mapping[Place, int]) -> None:
+        """Make a new checkpoint whose next batch begins at these positions."""
+        offsets: dict[str, dict[str, int]] = {}
+        for (topic, partition), at in sorted(positions.items()):
+            offsets.setdefault(topic, {})[str(partition)] = at
+        settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
+        self._write("offsets/0", f"v1\n{json.dumps(settings)}\n{json.dumps(offsets)}")
+        self._write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def set_aside(self, suffix: str) -> str:
+        """Rename the folder, so that nothing of it is lost and nothing of it is used."""
+        aside = f"{self.path.rstrip('/')}.{suffix}"
+        self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(aside))
+        self._known = None
+        return aside
+
+    def _last(self, folder: str) -> int | None:
+        path = self._hadoop.Path(f"{self.path}/{folder}")
+        if not self._files.exists(path):
+            return None
+        names = [status.getPath().getName() for status in self._files.listStatus(path)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _read(self, name: str) -> str | None:
+        path = self._hadoop.Path(f"{self.path}/{name}")
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return str(self._text.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+
+def _places(lines: list[str]) -> dict[Place, int]:
+    found: dict[Place, int] = {}
+    for line in lines:
+        offsets = json.loads(line)
+        if not isinstance(offsets, dict) or not all(isinstance(v, dict) for v in offsets.values()):
+            raise LedgerError(
+                f"the checkpoint holds positions of a source that is not Kafka: {line[:80]}"
+            )
+        for topic, partitions in offsets.items():
+            for number, at in partitions.items():
+                if (topic, int(number)) in found:
+                    raise LedgerError(
+                        f"topic {topic!r} is read by two sources of this query, so one position "
+                        "cannot stand for both; read it once and use that frame twice."
+                    )
+                found[topic, int(number)] = at
+    return found

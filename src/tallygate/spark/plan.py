@@ -1,0 +1,215 @@
+"""What a streaming frame's plan means for its delivery, read before the query starts.
+
+**Narrow** means that every row still belongs to one record: all operators between the source and
+the result are known to take one row after the other. Then the coordinates of the record can be
+carried to the result, whatever the query selects: the plan is rebuilt with them in every
+projection. Everything that is not known to be narrow counts as wide; that is slower, and never
+wrong.
+
+Inside `foreachBatch` it is too late for this: the frame there is a bare scan of rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tallygate.errors import ConfigError
+from tallygate.records.decoding import COORDINATES
+
+__all__ = ["Plan", "committed_only", "kafka_servers", "read_plan"]
+
+_NARROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark"}
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "TransformWithState",
+    "TransformWithStateInPandas",
+    "TransformWithStateInPySpark",
+    "SessionWindow",
+}
+_RAW = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class Plan:
+    frame: DataFrame
+    """The frame, with its rows' coordinates if they can be carried."""
+    carries: bool
+    stateful: bool
+    why: str
+    """For people: why the plan is narrow or wide."""
+
+
+def read_plan(frame: DataFrame) -> Plan:
+    root = frame._jdf.queryExecution().analyzed()
+    nodes = list(_walk(root))
+    names = {_name(node) for node in nodes}
+    stateful = bool(names & _STATEFUL) or any(_joins_streams(node) for node in nodes)
+    foreign = sorted(
+        _text(node.sourceName())
+        for node in nodes
+        if _name(node) == "StreamingRelationV2" and _text(node.sourceName()) != "kafka"
+    )
+    if foreign or "StreamingRelation" in names:
+        raise ConfigError(
+            "the frame reads a source that is not Kafka "
+            f"({', '.join(foreign) or 'of an older kind'}); "
+            "exactly-once needs positions that can be read again."
+        )
+    carried = _carry(frame, root)
+    if isinstance(carried, str):
+        return Plan(frame, False, stateful, f"wide: {carried}")
+    return Plan(_with_coordinates(frame, root, *carried), True, stateful, "narrow")
+
+
+def kafka_servers(frame: DataFrame) -> str:
+    """The brokers that the frame's sources read from."""
+    nodes = _walk(frame._jdf.queryExecution().analyzed())
+    found = {
+        str(node.extraOptions().get("kafka.bootstrap.servers"))
+        for node in nodes
+        if _name(node) == "StreamingRelationV2"
+    }
+    if len(found) != 1:
+        raise ConfigError(
+            f"the frame reads from {len(found)} Kafka clusters; one ledger needs one cluster."
+        )
+    return found.pop()
+
+
+def committed_only(frame: DataFrame) -> DataFrame:
+    """The frame with sources that see committed records only, and that fail on lost ones.
+
+    A record of an aborted transaction was never sent, and one that is gone must not be skipped."""
+    nodes = list(_walk(frame._jdf.queryExecution().analyzed()))
+    for node in nodes:
+        if _name(node) == "StreamingRelationV2" and (
+            str(node.extraOptions().getOrDefault("failOnDataLoss", "true")).lower() == "false"
+        ):
+            raise ConfigError(
+                "the source has failOnDataLoss=false, which skips lost records in silence; remove "
+                "the option."
+            )
+    return _frame_of(frame, _committed_only(frame, nodes[0]))
+
+
+def _committed_only(frame: DataFrame, node: Any) -> Any:
+    jvm: Any = frame.sparkSession._jvm
+    if _name(node) == "StreamingRelationV2":
+        options = jvm.java.util.HashMap(node.extraOptions().asCaseSensitiveMap())
+        options.put("kafka.isolation.level", "read_committed")
+        return jvm.org.apache.spark.sql.catalyst.streaming.StreamingRelationV2(
+            node.source(),
+            node.sourceName(),
+            node.table(),
+            jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options),
+            node.output(),
+            node.catalog(),
+            node.identifier(),
+            node.v1Relation(),
+        )
+    children = [_committed_only(frame, child) for child in _list(node.children())]
+    return node.withNewChildren(_seq(frame, children)) if children else node
+
+
+def _frame_of(frame: DataFrame, plan: Any) -> DataFrame:
+    jvm: Any = frame.sparkSession._jvm
+    dataset = getattr(jvm.org.apache.spark.sql.classic, "Dataset")  # noqa: B009
+    return DataFrame(dataset.ofRows(frame.sparkSession._jsparkSession, plan), frame.sparkSession)
+
+
+def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
+    """The plan below `node` with the coordinates in its output, and these; or why it cannot be."""
+    name = _name(node)
+    found = {attribute.name(): attribute for attribute in _list(node.output())}
+    if name == "MapInArrow" and set(COORDINATES) <= set(found):
+        return node, [found[each] for each in COORDINATES]
+    if name == "StreamingRelationV2":
+        return node, [found[each] for each in _RAW]
+    if name not in _NARROW:
+        return f"{name} may mix rows of several records"
+    below = _carry(frame, node.children().head())
+    if isinstance(below, str):
+        return below
+    child, coordinates = below
+    if name == "View":
+        return child, coordinates
+    if name == "Project":
+        return _project(frame, _extended(node.projectList(), coordinates), child), coordinates
+    return node.withNewChildren(_seq(frame, [child])), coordinates
+
+
+def _with_coordinates(frame: DataFrame, root: Any, plan: Any, coordinates: list[Any]) -> DataFrame:
+    """The frame whose columns are those of `root`, then the coordinates under their own names."""
+    own = _list(root.output())
+    names = [attribute.name() for attribute in own]
+    there = set(COORDINATES) & set(names)
+    if there:
+        same = {
+            name
+            for name, coordinate in zip(COORDINATES, coordinates, strict=True)
+            for attribute in own
+            if attribute.name() == name and attribute.exprId().equals(coordinate.exprId())
+        }
+        if there != same:
+            raise ConfigError(
+                f"the transform makes a column {min(there - same)!r} of its own; that name stands "
+                "for a record's coordinates. Give it another."
+            )
+    missing = [
+        (name, coordinate)
+        for name, coordinate in zip(COORDINATES, coordinates, strict=True)
+        if name not in there
+    ]
+    columns = root.output()
+    for _, coordinate in missing:
+        columns = columns.appended(coordinate)
+    carried = _frame_of(frame, _project(frame, columns, plan))
+    return carried.toDF(*names, *(name for name, _ in missing))
+
+
+def _extended(projected: Any, coordinates: list[Any]) -> Any:
+    there = [each.exprId() for each in _list(projected)]
+    for coordinate in coordinates:
+        if not any(each.equals(coordinate.exprId()) for each in there):
+            projected = projected.appended(coordinate)
+    return projected
+
+
+def _project(frame: DataFrame, columns: Any, child: Any) -> Any:
+    jvm: Any = frame.sparkSession._jvm
+    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
+
+
+def _joins_streams(node: Any) -> bool:
+    children = _list(node.children())
+    return _name(node) == "Join" and all(child.isStreaming() for child in children)
+
+
+def _walk(node: Any) -> Any:
+    yield node
+    for child in _list(node.children()):
+        yield from _walk(child)
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+def _list(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def _seq(frame: DataFrame, items: list[Any]) -> Any:
+    jvm: Any = frame.sparkSession._jvm
+    converters = jvm.scala.jdk.javaapi.CollectionConverters
+    return converters.asScala(jvm.java.util.List.of(*items)).toSeq()
