@@ -144,7 +144,10 @@ class KafkaSink(_Part):
         None, description="Brokers other than the source's: another cluster."
     )
     dead_letters: str | None = Field(
-        None, description="The topic for dead letters.", examples=["payments.dead"]
+        None, description="The topic for dead letters; NAME.dead-letters if none is given."
+    )
+    coordinates: bool = Field(
+        True, description="Whether records carry the header `tallygate.source`, if they can."
     )
 
     def __init__(self, topic: str | None = None, /, **fields: Any) -> None:

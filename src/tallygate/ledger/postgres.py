@@ -79,7 +79,8 @@ class Claim:
         )
         transaction.rows(
             "INSERT INTO tallygate.positions"
-            " (pipeline, topic, partition, first_offset, next_offset) SELECT $1, t, p, s, s FROM jsonb_to_recordset(($2::text)::jsonb)"
+            " (pipeline, topic, partition, first_offset, next_offset)"
+            " SELECT $1, t, p, s, s FROM jsonb_to_recordset(($2::text)::jsonb)"
             " AS wanted (t text, p int, s bigint, u bigint) ON CONFLICT DO NOTHING",
             self.pipeline,
             listed,

@@ -48,7 +48,7 @@ class Engine:
     checkpoint: Checkpoint
     limits: DeadLetters
     topic_ids: Callable[[list[str]], Mapping[str, str]]
-    mirror: Callable[[Mapping[Place, int]], None]
+    mirror: Callable[[Mapping[Place, int]], None] | None
     told: Callable[[Progress], None] = lambda _: None
     patience: float = PATIENCE
     failure: BaseException | None = None
@@ -87,7 +87,8 @@ class Engine:
             self.store.remember(self.checkpoint.id, self.topic_ids(sorted(topics)))
             self._known_topics |= topics
         positions = {each.place: each.until for each in batch.ranges}
-        self.mirror(positions)
+        if self.mirror is not None:
+            self.mirror(positions)
         self._check_letters(count(batch.ranges))
         took = time.perf_counter() - started
         self.last = Progress(batch_id, count(batch.ranges), written, took, positions, self.letters)

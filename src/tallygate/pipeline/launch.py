@@ -83,7 +83,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         checkpoint,
         job.limits,
         lambda topics: topic_ids(topics, job.connection),
-        Mirror(f"tallygate.{job.name}", job.connection),
+        Mirror(f"tallygate.{job.name}", job.connection) if job.store.mirrors else None,
         told=job.told,
         letters=job.store.letters(),
     )

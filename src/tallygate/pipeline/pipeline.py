@@ -20,6 +20,7 @@ from tallygate.pipeline.engine import Engine, Progress, StopRequested
 from tallygate.pipeline.launch import Job, launch
 from tallygate.pipeline.source import decoded, decoder_of, raw_stream
 from tallygate.settings import Settings
+from tallygate.sinks.kafka.store import KafkaStore
 from tallygate.sinks.postgres.store import PostgresStore
 from tallygate.sinks.store import Keeper, Store
 from tallygate.spark.plan import committed_only, kafka_servers
@@ -91,7 +92,9 @@ class Pipeline(PipelineSpec):
         return Job(
             self.name,
             lambda keeper: self._frame(spark, connection, keeper),
-            _store(self.sink, self.name, self.delivery, connection, settings),
+            _store(
+                self.sink, self.name, self.delivery, connection, self.source.topic, spark, settings
+            ),
             self.checkpoint or str(settings.state_dir / "checkpoints" / self.name),
             connection,
             self.sink.mode if isinstance(self.sink, Postgres) else "append",
@@ -162,7 +165,7 @@ def write_stream(
     job = Job(
         name,
         lambda _: committed,
-        _store(sink, name, delivery, connection, settings),
+        _store(sink, name, delivery, connection, (), frame.sparkSession, settings),
         checkpoint,
         connection,
         sink.mode if isinstance(sink, Postgres) else "append",
@@ -284,12 +287,20 @@ class _Heart:
 
 
 def _store(
-    sink: Postgres | KafkaSink, name: str, delivery: str, connection: Connection, settings: Settings
+    sink: Postgres | KafkaSink,
+    name: str,
+    delivery: str,
+    connection: Connection,
+    topics: tuple[str, ...],
+    spark: SparkSession,
+    settings: Settings,
 ) -> Store:
     if isinstance(sink, Postgres):
         dsn = sink.dsn or running_dsn(settings)
         return PostgresStore(sink, name, delivery, dsn, settings.timeout)
-    raise ConfigError("Kafka sinks are not there yet.")
+    target = connection if sink.bootstrap_servers is None else _at(sink.bootstrap_servers, settings)
+    lanes = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return KafkaStore(sink, name, delivery, connection, target, topics, lanes, settings)
 
 
 def _connection(servers: str | None, settings: Settings) -> Connection:

@@ -46,6 +46,10 @@ class Store(Protocol):
     def target(self) -> str:
         """What the sink is called in messages."""
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether the positions are to be shown as a consumer group's, as a courtesy."""
+
     def prepare(self, shape: Shape) -> None:
         """Make or check the target for these rows; raise if it cannot take them."""
 

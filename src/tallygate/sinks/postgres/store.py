@@ -52,6 +52,10 @@ class PostgresStore:
     def target(self) -> str:
         return f"table {self._target or self._spec.table}"
 
+    @property
+    def mirrors(self) -> bool:
+        return True
+
     def prepare(self, shape: Shape) -> None:
         given = columns_of(shape.schema)
         wanted = given

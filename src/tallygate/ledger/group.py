@@ -1,0 +1,152 @@
+"""The ledger in Kafka: the offsets of a consumer group, committed inside the rows' transaction.
+
+Kafka keeps them, fences zombies by the transactional id, and every Kafka tool can show the lag.
+What a later start must know travels as the offsets' metadata: the epoch and whose it is, the
+topic's id, the checkpoint's id, the ranges that were given up as lost.
+
+**One writer.** A transactional id belongs to one source partition (or one lane after a shuffle).
+Opening a producer of that id ends the transaction that an older one left open, and fences it; only
+then is the group asked where it is. So what is read is final, and whoever opened the id last is the
+one who can commit.
+
+If the sink is on another cluster than the source, its Kafka does not know the source's topic and
+refuses offsets of it: they are committed for a stand-in topic of that cluster.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+
+from tallygate.errors import FencedError, LedgerError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import producer_properties
+from tallygate.ledger.ranges import Place, Range
+
+__all__ = ["GroupClaim", "Mark", "committed", "open_producer"]
+
+ANSWER_TIMEOUT = 30.0
+TRANSACTION_TIMEOUT_MS = 300_000
+STAND_IN = "tallygate.offsets."
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is kept with an offset."""
+
+    epoch: int = 0
+    host: str = ""
+    pid: int = 0
+    started: str = ""
+    lanes: int = 0
+    topic_id: str | None = None
+    checkpoint_id: str | None = None
+    lost: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def mine(cls, epoch: int, lanes: int) -> "Mark":
+        started = time.strftime("%Y-%m-%d %H:%M:%S%z")
+        return cls(epoch, socket.gethostname(), os.getpid(), started, lanes)
+
+    @classmethod
+    def read(cls, text: str | None) -> "Mark":
+        try:
+            found: dict[str, Any] = json.loads(text or "{}")
+            return cls(**{**found, "lost": tuple(tuple(each) for each in found.get("lost", ()))})
+        except (ValueError, TypeError):
+            return cls()
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class GroupClaim:
+    """A run's right to write, for one group of offsets. It travels to the tasks."""
+
+    pipeline: str
+    group: str
+    mark: Mark
+    stand_in: bool
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """Marks of topics whose ids are known, which are kept as they are."""
+
+    def topic(self, topic: str) -> str:
+        return STAND_IN + topic if self.stand_in else topic
+
+    def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, int]:
+        """Where the group is; raise if a newer run has been there. The producer must be open."""
+        asked = {self.topic(topic): topic for topic, _ in places}
+        found = consumer.committed(
+            [TopicPartition(self.topic(topic), number) for topic, number in places],
+            timeout=ANSWER_TIMEOUT,
+        )
+        for each in found:
+            newer = Mark.read(each.metadata)
+            if each.offset >= 0 and newer.epoch > self.mark.epoch:
+                raise FencedError(
+                    f"run {self.mark.epoch} of pipeline {self.pipeline!r} is fenced: run "
+                    f"{newer.epoch} took over on {newer.host} (pid {newer.pid}) at "
+                    f"{newer.started}. This one wrote nothing more; stop one of the two."
+                )
+        return {
+            (asked[each.topic], each.partition): each.offset for each in found if each.offset >= 0
+        }
+
+    def offsets(self, ranges: Iterable[Range]) -> list[TopicPartition]:
+        """The ends of the ranges, to be committed with this run's mark."""
+        return [
+            TopicPartition(
+                self.topic(each.topic),
+                each.partition,
+                each.until,
+                self.marks.get(each.topic, self.mark).text(),
+            )
+            for each in ranges
+        ]
+
+    def check(self, ranges: Iterable[Range], at: Mapping[Place, int]) -> bool:
+        """Whether all is still to be written; False if all is there, an error if neither."""
+        wanted = list(ranges)
+        if all(at.get(each.place, -1) >= each.until for each in wanted):
+            return False
+        if all(at.get(each.place, each.start) == each.start for each in wanted):
+            return True
+        raise LedgerError(
+            f"group {self.group!r} is not at the start of {', '.join(map(str, wanted))} any more; "
+            "the batch is planned anew."
+        )
+
+
+def open_producer(connection: Connection, transactional_id: str) -> Producer:
+    """A producer that has fenced every older one of the same id, and ended what that left open."""
+    producer = clients.producer(
+        connection,
+        **producer_properties(transactional_id=transactional_id),
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        delivery_report_only_error=True,
+    )
+    with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
+        producer.init_transactions(ANSWER_TIMEOUT)
+    return producer
+
+
+def committed(connection: Connection, group: str, stand_in: bool) -> dict[Place, tuple[int, Mark]]:
+    """All offsets of a group, with their marks; waits for transactions that hold some."""
+    admin = clients.admin(connection)
+    futures = admin.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=ANSWER_TIMEOUT
+    )
+    answers = clients.answer(futures, connection, f"asking for the offsets of group {group!r}")
+    found = {}
+    for each in answers[group].topic_partitions or ():
+        topic = each.topic.removeprefix(STAND_IN) if stand_in else each.topic
+        if each.offset >= 0:
+            found[topic, each.partition] = each.offset, Mark.read(each.metadata)
+    return found

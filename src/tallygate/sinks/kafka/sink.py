@@ -1,0 +1,138 @@
+"""Writing a batch to Kafka: a transaction for each task, which holds rows and offsets.
+
+  narrow     each Spark partition holds one Kafka partition: its transaction commits that offset.
+  shuffled   a fixed number of lanes, rows sent to them by their key: each lane's transaction
+  commits
+             all source offsets in a group of the lane's own.
+
+A lane may be ahead of another by one batch after a crash. Spark repeats that batch with the same
+rows, and each lane skips it or writes it by its own offsets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tallygate.errors import FencedError, LedgerError, TallygateError, TargetError
+from tallygate.failpoints import reach
+from tallygate.kafka.connection import Connection
+from tallygate.ledger.group import GroupClaim, committed
+from tallygate.ledger.ranges import Place, Range, remaining
+from tallygate.records.decoding import COORDINATES
+from tallygate.sinks.kafka.writer import REPORT_DDL, KafkaWriter
+from tallygate.sinks.sink import Batch, Retry, Written
+
+__all__ = ["KafkaTopicSink"]
+
+
+@dataclass
+class KafkaTopicSink:
+    connection: Connection
+    writer: KafkaWriter
+    """What every batch's tasks have in common."""
+    key: str | None
+    format: str
+    stateful: bool
+
+    @property
+    def _claims(self) -> tuple[GroupClaim, ...]:
+        return self.writer.claims
+
+    def positions(self) -> Mapping[Place, int]:
+        """Up to where every lane is."""
+        lowest: dict[Place, int] = {}
+        for claim in self._claims:
+            for place, (at, _) in committed(self.connection, claim.group, claim.stand_in).items():
+                lowest[place] = min(at, lowest.get(place, at))
+        return lowest
+
+    def close(self) -> None:
+        pass
+
+    def write(self, frame: DataFrame, batch: Batch) -> Written:
+        try:
+            return self._narrow(frame, batch) if self.writer.carries else self._lanes(frame, batch)
+        except (FencedError, TargetError, Retry):
+            raise
+        except LedgerError as error:
+            if "planned anew" in str(error):
+                raise Retry(str(error)) from error
+            raise
+        except TallygateError as error:
+            raise Retry(str(error)) from error
+
+    def _narrow(self, frame: DataFrame, batch: Batch) -> Written:
+        left = remaining(batch.ranges, self.positions(), divisible=True)
+        reach("batch-planned", batch.id)
+        if not left:
+            return Written("skipped")
+        whole = {each for each in batch.ranges if len(each)}
+        partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
+        if partitions != len(whole):
+            raise LedgerError(
+                f"the batch has {partitions} Spark partitions for {len(whole)} of Kafka; remove "
+                "the source's option minPartitions or maxRecordsPerPartition."
+            )
+        writer = self._writer(batch, left, trim=set(left) != whole)
+        reports = self._reports(self._prepared(frame), writer.write)
+        done = {(report["topic"], report["partition"]) for report in reports}
+        writer.move(each for each in left if each.place not in done)
+        return _written("narrow", reports)
+
+    def _lanes(self, frame: DataFrame, batch: Batch) -> Written:
+        reach("batch-planned", batch.id)
+        whole = tuple(each for each in batch.ranges if len(each))
+        if not whole and not self.stateful:
+            return Written("skipped")
+        writer = self._writer(batch, batch.ranges, trim=False)
+        prepared = self._prepared(frame)
+        keyed = prepared.repartition(len(self._claims), f.coalesce("key", "value"))
+        return _written("shuffled", self._reports(keyed, writer.write_lane))
+
+    def _writer(self, batch: Batch, left: tuple[Range, ...], *, trim: bool) -> KafkaWriter:
+        return replace(
+            self.writer, batch=batch.id, ranges={each.place: each for each in left}, trim=trim
+        )
+
+    def _prepared(self, frame: DataFrame) -> DataFrame:
+        """The frame as key, value and coordinates, made by the JVM."""
+        if self.writer.decoder is not None:
+            return frame
+        own = [name for name in frame.columns if name not in COORDINATES]
+        if not self.writer.carries:
+            own = list(frame.columns)
+        value = f.to_json(f.struct(*own)) if self.format == "json" else f.col("value")
+        key: Any = f.lit(None) if self.key is None else f.col(self.key)
+        if self.format == "value" and self.key is None and "key" in own:
+            key = f.col("key")
+        coordinates = [f.col(name) for name in COORDINATES] if self.writer.carries else []
+        return frame.select(
+            value.cast("binary").alias("value"),
+            key.cast("string").cast("binary").alias("key"),
+            *coordinates,
+        )
+
+    def _reports(self, frame: DataFrame, task: Any) -> list[dict[str, Any]]:
+        def run(blocks: Any) -> Any:
+            return task(blocks)
+
+        table: pa.Table = frame.mapInArrow(run, REPORT_DDL).toArrow()
+        reports: list[dict[str, Any]] = table.to_pylist()
+        problems = {report["problem"]: report["message"] for report in reports}
+        if "fenced" in problems:
+            raise FencedError(problems["fenced"])
+        if "retry" in problems:
+            raise Retry(problems["retry"])
+        return reports
+
+
+def _written(way: str, reports: list[dict[str, Any]]) -> Written:
+    seconds = {
+        part: max((report[part] for report in reports), default=0.0)
+        for part in ("read", "write", "commit")
+    }
+    return Written(way, sum(report["rows"] for report in reports), seconds)

@@ -1,0 +1,282 @@
+"""Kafka as the store of a pipeline: the target topic and the groups whose offsets are the
+ledger."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tallygate.errors import LedgerError, TargetError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.topics import Topics
+from tallygate.ledger.group import (
+    ANSWER_TIMEOUT,
+    STAND_IN,
+    GroupClaim,
+    Mark,
+    committed,
+    open_producer,
+)
+from tallygate.ledger.letters import Letter
+from tallygate.ledger.ranges import Place, Range
+from tallygate.settings import Settings
+from tallygate.sinks.kafka.sink import KafkaTopicSink
+from tallygate.sinks.kafka.writer import KafkaWriter, send_letters
+from tallygate.sinks.store import Keeper, Known, Shape
+from tallygate.spec import KafkaSink
+
+__all__ = ["KafkaStore"]
+
+OPENED_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class _LetterTopic:
+    """Keeps unfit records in a topic, each once: a transaction of the record's own partition holds
+    the letters and how far they go, and letters that are there already are left out."""
+
+    connection: Connection
+    topic: str
+    claim: GroupClaim
+    ids: str
+
+    def keep(self, letters: list[Letter]) -> None:
+        places = sorted({(each.topic, each.partition) for each in letters})
+        for place in places:
+            own = [each for each in letters if (each.topic, each.partition) == place]
+            producer = open_producer(self.connection, f"{self.ids}letters-{place[0]}-{place[1]}")
+            consumer = clients.consumer(self.connection, group_id=self.claim.group)
+            try:
+                at = self.claim.at(consumer, [place]).get(place, 0)
+                new = [each for each in own if each.offset >= at]
+                if not new:
+                    continue
+                end = Range(*place, at, max(each.offset for each in new) + 1)
+                producer.begin_transaction()
+                send_letters(producer, self.topic, new)
+                producer.send_offsets_to_transaction(
+                    self.claim.offsets([end]), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+                )
+                producer.commit_transaction(ANSWER_TIMEOUT)
+            finally:
+                consumer.close()
+
+
+class KafkaStore:
+    def __init__(
+        self,
+        spec: KafkaSink,
+        pipeline: str,
+        delivery: str,
+        source: Connection,
+        target: Connection,
+        topics: tuple[str, ...],
+        lanes: int,
+        settings: Settings,
+    ) -> None:
+        self._spec, self._pipeline, self._delivery = spec, pipeline, delivery
+        self._source, self._connection = source, target
+        self._stand_in = source.bootstrap_servers != target.bootstrap_servers
+        self._topics = Topics(target, settings)
+        self._source_topics = Topics(source, settings)
+        self._group = f"tallygate.{pipeline}"
+        self._ids = f"tallygate.{pipeline}."
+        self._lanes, self._read_topics = lanes, topics
+        self._mark = Mark()
+        self._marks: dict[str, Mark] = {}
+        self._carries = True
+        self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
+        self._counter: Consumer | None = None
+        self._counted = 0
+
+    @property
+    def target(self) -> str:
+        return f"topic {self._spec.topic}"
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether the source cluster's group is free for others: it may be the ledger itself."""
+        return self._stand_in or not self._carries
+
+    def prepare(self, shape: Shape) -> None:
+        names = {topic.name for topic in self._topics.all()}
+        if self._spec.topic not in names:
+            raise TargetError(
+                f"there is no topic {self._spec.topic!r} to write to; make it with "
+                f"`tallygate topic create {self._spec.topic} --partitions N`."
+            )
+        columns = set(shape.schema.fieldNames())
+        if self._spec.key is not None and self._spec.key not in columns:
+            raise TargetError(
+                f"the key {self._spec.key!r} is no column of what the pipeline gives."
+            )
+        if self._spec.format == "value" and "value" not in columns:
+            raise TargetError("format value needs a column `value`, which the pipeline lacks.")
+        if self._letters_topic not in names:
+            self._topics.create(self._letters_topic)
+        self._carries = shape.carries
+
+    def known(self) -> Known | None:
+        found = self._all()
+        if not found:
+            return None
+        marks = [mark for _, mark in found.values()]
+        ids = {topic: mark.topic_id for (topic, _), (_, mark) in found.items() if mark.topic_id}
+        newest = max(marks, key=lambda mark: mark.epoch)
+        return Known({place: at for place, (at, _) in found.items()}, ids, newest.checkpoint_id)
+
+    def _groups(self) -> list[str]:
+        if self._carries:
+            return [self._group]
+        return [f"{self._group}.lane-{lane}" for lane in range(self._lanes)]
+
+    def _all(self) -> dict[Place, tuple[int, Mark]]:
+        """The ledger: of several lanes the one that is furthest behind counts."""
+        lowest: dict[Place, tuple[int, Mark]] = {}
+        for group in self._groups():
+            for place, held in committed(self._connection, group, self._stand_in).items():
+                if place not in lowest or held[0] < lowest[place][0]:
+                    lowest[place] = held
+        return lowest
+
+    def keeper(self) -> Keeper:
+        group = f"{self._group}.letters"
+        claim = GroupClaim(self._pipeline, group, self._mark, self._stand_in)
+        return _LetterTopic(self._connection, self._letters_topic, claim, self._ids)
+
+    def begin(self, shape: Shape, checkpoint: str) -> None:
+        """Fence whoever had the ids, then write the new epoch beside every offset."""
+        before = self._all()
+        newest = max((mark for _, mark in before.values()), key=lambda m: m.epoch, default=Mark())
+        if not self._carries and newest.lanes not in (0, self._lanes):
+            raise LedgerError(
+                f"pipeline {self._pipeline!r} was started with {newest.lanes} lanes and has "
+                f"{self._lanes} now (spark.sql.shuffle.partitions); rows would change lanes. Set "
+                "it back."
+            )
+        self._mark = Mark.mine(newest.epoch + 1, 0 if self._carries else self._lanes)
+        self._make_stand_ins(before)
+        if self._delivery != "exactly-once":
+            return
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+            if self._carries:
+                list(pool.map(self._take_place, sorted(before)))
+            else:
+                list(pool.map(self._take_lane, range(self._lanes)))
+
+    def _take_place(self, place: Place) -> None:
+        self._take(self._group, f"{self._ids}{place[0]}-{place[1]}", [place])
+
+    def _take_lane(self, lane: int) -> None:
+        self._take(f"{self._group}.lane-{lane}", f"{self._ids}lane-{lane}", None)
+
+    def _take(self, group: str, transactional_id: str, places: list[Place] | None) -> None:
+        producer = open_producer(self._connection, transactional_id)
+        held = committed(self._connection, group, self._stand_in)
+        mine = [place for place in held if places is None or place in places]
+        if not mine:
+            return
+        consumer = clients.consumer(self._connection, group_id=group)
+        try:
+            offsets = [
+                TopicPartition(
+                    STAND_IN + place[0] if self._stand_in else place[0],
+                    place[1],
+                    held[place][0],
+                    self._marked(held[place][1]).text(),
+                )
+                for place in mine
+            ]
+            with clients.explained(self._connection, f"taking over {transactional_id!r}"):
+                producer.begin_transaction()
+                producer.send_offsets_to_transaction(
+                    offsets, consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+                )
+                producer.commit_transaction(ANSWER_TIMEOUT)
+        finally:
+            consumer.close()
+
+    def _marked(self, old: Mark) -> Mark:
+        return replace(
+            self._mark, topic_id=old.topic_id, checkpoint_id=old.checkpoint_id, lost=old.lost
+        )
+
+    def _make_stand_ins(self, before: Mapping[Place, Any]) -> None:
+        if not self._stand_in:
+            return
+        there = {topic.name: len(topic.partitions) for topic in self._topics.all()}
+        read = {topic for topic, _ in before} | set(self._read_topics)
+        for topic in self._source_topics.all():
+            name, wanted = STAND_IN + topic.name, len(topic.partitions)
+            if topic.name in read and name not in there:
+                self._topics.create(name, partitions=wanted)
+            elif name in there and there[name] < wanted:
+                self._topics.alter(name, partitions=wanted)
+
+    def lose(self, lost: Iterable[Range], reason: str) -> None:
+        consumer = clients.consumer(self._connection, group_id=self._group)
+        held = self._all()
+        try:
+            for each in lost:
+                old = held[each.place][1]
+                mark = replace(self._marked(old), lost=(*old.lost, (each.start, each.until))[-20:])
+                name = STAND_IN + each.topic if self._stand_in else each.topic
+                with clients.explained(self._connection, "moving past a lost range"):
+                    consumer.commit(
+                        offsets=[TopicPartition(name, each.partition, each.until, mark.text())],
+                        asynchronous=False,
+                    )
+        finally:
+            consumer.close()
+
+    def sink(self, shape: Shape) -> KafkaTopicSink:
+        claims = tuple(
+            GroupClaim(self._pipeline, group, self._mark, self._stand_in, self._marks)
+            for group in self._groups()
+        )
+        writer = KafkaWriter(
+            self._connection,
+            self._spec.topic,
+            self._letters_topic,
+            claims,
+            self._ids,
+            self._delivery,
+            0,
+            {},
+            False,
+            self._carries,
+            self._spec.coordinates,
+            shape.decoder,
+            self._spec.key,
+        )
+        return KafkaTopicSink(
+            self._connection, writer, self._spec.key, self._spec.format, shape.stateful
+        )
+
+    def remember(self, checkpoint_id: str | None, topic_ids: Mapping[str, str]) -> None:
+        """Kept with the offsets of every batch from here on."""
+        for topic, topic_id in topic_ids.items():
+            self._marks[topic] = replace(self._mark, topic_id=topic_id, checkpoint_id=checkpoint_id)
+
+    def letters(self) -> int:
+        """The letters read so far: counting goes on with every batch."""
+        if self._counter is None:
+            self._counter = clients.consumer(self._connection, group_id=f"{self._group}.count")
+            self._counter.assign([TopicPartition(self._letters_topic, 0, 0)])
+        for message in self._counter.consume(10_000, 0.02):
+            error = message.error()
+            if error is None:
+                self._counted += 1
+            elif error.code() != KafkaError._PARTITION_EOF and error.fatal():
+                break
+        return self._counted
+
+    def beat(self, progress: Mapping[str, Any]) -> None:
+        """Kafka keeps no heartbeat; a newer run is found out by the next commit."""
+
+    def end(self, outcome: str) -> None:
+        if self._counter is not None:
+            self._counter.close()

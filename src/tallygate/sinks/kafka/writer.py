@@ -1,0 +1,315 @@
+"""What writes records to Kafka, in a task of Spark's: rows and ledger in one transaction."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from pyspark import TaskContext
+
+from tallygate.errors import FencedError, LedgerError, TallygateError
+from tallygate.failpoints import reach
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import producer_properties
+from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, open_producer
+from tallygate.ledger.letters import Letter, letter_of
+from tallygate.ledger.ranges import Place, Range
+from tallygate.records.decoding import COORDINATES, Decoder
+
+__all__ = ["REPORT_DDL", "KafkaWriter", "letter_headers", "send_letters"]
+
+REPORT_DDL = (
+    "topic string, partition int, rows long, letters long, read double, write double, "
+    "commit double, problem string, message string"
+)
+_REPORT = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("rows", pa.int64()),
+        ("letters", pa.int64()),
+        ("read", pa.float64()),
+        ("write", pa.float64()),
+        ("commit", pa.float64()),
+        ("problem", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class KafkaWriter:
+    """Everything that a task needs to know; it is pickled and sent to the workers."""
+
+    connection: Connection
+    topic: str
+    letters_topic: str
+    claims: tuple[GroupClaim, ...]
+    """One for a narrow plan; one a lane after a shuffle."""
+    ids: str
+    """The beginning of the transactional ids."""
+    delivery: str
+    batch: int
+    ranges: Mapping[Place, Range]
+    trim: bool
+    carries: bool
+    headers: bool
+    decoder: Decoder | None = None
+    key: str | None = None
+
+    def write(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A narrow task: the rows of one source partition and its offset."""
+        yield from self._reported(iter(source), self._write)
+
+    def write_lane(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A task after a shuffle: the rows of one lane, and all source offsets in its group."""
+        yield from self._reported(iter(source), self._write_lane)
+
+    def move(self, ranges: Iterable[Range]) -> None:
+        """Move the offsets of partitions that gave no rows; for the driver."""
+        for each in ranges:
+            self._commit(self.claims[0], self._id(each.place), [each], iter(()), _Work())
+
+    def _reported(
+        self, source: Iterator[pa.RecordBatch], work: Callable[[Iterator[Any], "_Work"], None]
+    ) -> Iterator[pa.RecordBatch]:
+        done = _Work()
+        started = time.perf_counter()
+        try:
+            work(done.timed(source), done)
+        except FencedError as error:
+            done.report(problem="fenced", message=str(error))
+        except (LedgerError, KafkaException, TallygateError) as error:
+            done.report(problem="retry", message=str(error))
+        total = time.perf_counter() - started
+        done.report(write=total - done.values["read"] - done.values["commit"])
+        yield pa.RecordBatch.from_pylist([done.values], schema=_REPORT)
+
+    def _write(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
+        blocks = self._blocks(source, work)
+        first = next(blocks, None)
+        if work.place is None:
+            return
+        work.report(topic=work.place[0], partition=work.place[1])
+        wanted = [self.ranges[work.place]]
+        rest = blocks if first is None else _again(first, blocks)
+        self._commit(self.claims[0], self._id(work.place), wanted, rest, work)
+
+    def _write_lane(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
+        context = TaskContext.get()
+        assert context is not None
+        lane = context.partitionId()
+        wanted = sorted(self.ranges.values())
+        blocks = self._blocks(source, work)
+        self._commit(self.claims[lane], f"{self.ids}lane-{lane}", wanted, blocks, work)
+
+    def _id(self, place: Place) -> str:
+        return f"{self.ids}{place[0]}-{place[1]}"
+
+    def _commit(
+        self,
+        claim: GroupClaim,
+        transactional_id: str,
+        wanted: list[Range],
+        blocks: Iterator[list[dict[str, Any]]],
+        work: "_Work",
+    ) -> None:
+        """Save rows and offsets in the order that the delivery's name means."""
+        consumer = clients.consumer(self.connection, group_id=claim.group)
+        try:
+            if self.delivery == "exactly-once":
+                producer = open_producer(self.connection, transactional_id)
+                if claim.check(wanted, claim.at(consumer, [each.place for each in wanted])):
+                    self._in_transaction(producer, consumer, claim, wanted, blocks, work)
+            elif claim.check(wanted, claim.at(consumer, [each.place for each in wanted])):
+                self._apart(consumer, claim, wanted, blocks, work)
+        finally:
+            consumer.close()
+
+    def _in_transaction(
+        self,
+        producer: Producer,
+        consumer: Consumer,
+        claim: GroupClaim,
+        wanted: list[Range],
+        blocks: Iterator[list[dict[str, Any]]],
+        work: "_Work",
+    ) -> None:
+        try:
+            producer.begin_transaction()
+            self._send(producer, blocks, work)
+            producer.flush()
+            reach("rows-written", self.batch)
+            producer.send_offsets_to_transaction(
+                claim.offsets(wanted), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+            )
+            reach("ledger-moved", self.batch)
+            reach("commit-sent", self.batch)
+            started = time.perf_counter()
+            producer.commit_transaction(ANSWER_TIMEOUT)
+            work.report(commit=time.perf_counter() - started)
+            reach("committed", self.batch)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
+                raise LedgerError(
+                    "the transaction was fenced: another attempt or another run opened the same id"
+                ) from error
+            raise
+
+    def _apart(
+        self,
+        consumer: Consumer,
+        claim: GroupClaim,
+        wanted: list[Range],
+        blocks: Iterator[list[dict[str, Any]]],
+        work: "_Work",
+    ) -> None:
+        """At least once: the rows, then the offsets. At most once: the other way round."""
+        producer = clients.producer(
+            self.connection, **producer_properties(), delivery_report_only_error=True
+        )
+
+        def rows() -> None:
+            self._send(producer, blocks, work)
+            if producer.flush(ANSWER_TIMEOUT):
+                raise LedgerError("Kafka did not acknowledge the rows in time")
+            reach("rows-written", self.batch)
+
+        def offsets() -> None:
+            consumer.commit(offsets=claim.offsets(wanted), asynchronous=False)
+            reach("ledger-moved", self.batch)
+
+        steps = (offsets, rows) if self.delivery == "at-most-once" else (rows, offsets)
+        for step in steps:
+            step()
+            reach("committed", self.batch)
+
+    def _send(
+        self, producer: Producer, blocks: Iterator[list[dict[str, Any]]], work: "_Work"
+    ) -> None:
+        count = 0
+        for number, block in enumerate(blocks):
+            for row in block:
+                _produce(producer, self.topic, row)
+            count += len(block)
+            if number == 0:
+                reach("rows-begun", self.batch)
+        send_letters(producer, self.letters_topic, work.letters)
+        work.report(rows=count, letters=len(work.letters))
+
+    def _blocks(
+        self, source: Iterator[pa.RecordBatch], work: "_Work"
+    ) -> Iterator[list[dict[str, Any]]]:
+        for raw in source:
+            if not raw.num_rows:
+                continue
+            names = ("topic", "partition", "offset") if self.decoder else COORDINATES
+            block = self._trimmed(raw, *names) if self.carries else raw
+            if not block.num_rows:
+                continue
+            if self.carries:
+                work.note(block.column(names[0]), block.column(names[1]))
+            if self.decoder is None:
+                yield self._rows(block, block.column("value"), block.column("key"), names)
+                continue
+            decoded, unfit = self.decoder.decode(block)
+            work.letters += [letter_of(block, each.index, each.cause) for each in unfit]
+            if unfit:
+                bad = {each.index for each in unfit}
+                good = [index for index in range(block.num_rows) if index not in bad]
+                block = block.take(pa.array(good, pa.int64()))
+            keys = block.column("key")
+            if self.key is not None:
+                keys = decoded.column(self.key).cast(pa.string())
+            yield self._rows(block, block.column("value"), keys, names)
+
+    def _rows(
+        self, block: pa.RecordBatch, values: pa.Array, keys: pa.Array, names: tuple[str, ...]
+    ) -> list[dict[str, Any]]:
+        pairs = zip(values.to_pylist(), keys.to_pylist(), strict=True)
+        if not (self.headers and self.carries):
+            return [{"value": value, "key": key} for value, key in pairs]
+        begin = f"{block.column(names[0])[0].as_py()}/"
+        places = zip(
+            block.column(names[1]).to_pylist(), block.column(names[2]).to_pylist(), strict=True
+        )
+        return [
+            {"value": value, "key": key, "headers": [("tallygate.source", f"{begin}{p}@{o}")]}
+            for (value, key), (p, o) in zip(pairs, places, strict=True)
+        ]
+
+    def _trimmed(self, block: pa.RecordBatch, topic: str, partition: str, offset: str) -> Any:
+        if not self.trim:
+            return block
+        kept = []
+        for t, p, o in zip(
+            *(block.column(name).to_pylist() for name in (topic, partition, offset)), strict=True
+        ):
+            wanted = self.ranges.get((t, p))
+            kept.append(wanted is not None and wanted.start <= o < wanted.until)
+        return block.filter(pa.array(kept, pa.bool_()))
+
+
+@dataclass
+class _Work:
+    """What a task has done so far."""
+
+    place: Place | None = None
+    letters: list[Letter] = field(default_factory=list)
+    values: dict[str, Any] = field(
+        default_factory=lambda: {"rows": 0, "letters": 0, "read": 0.0, "write": 0.0, "commit": 0.0}
+    )
+
+    def report(self, **values: Any) -> None:
+        self.values.update(values)
+
+    def timed(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
+            started = time.perf_counter()
+            block = next(source, None)
+            self.values["read"] += time.perf_counter() - started
+            if block is None:
+                return
+            yield block
+
+    def note(self, topics: pa.Array, partitions: pa.Array) -> None:
+        """Remember the one place that the rows come from."""
+        ends = {(topics[i].as_py(), partitions[i].as_py()) for i in (0, len(topics) - 1)}
+        if len(ends | ({self.place} if self.place else set())) != 1:
+            raise LedgerError(f"a task holds rows of {sorted(ends)}: the plan is not narrow.")
+        self.place = ends.pop()
+
+
+def letter_headers(letter: Letter) -> list[tuple[str, str]]:
+    return [
+        ("tallygate.topic", letter.topic),
+        ("tallygate.partition", str(letter.partition)),
+        ("tallygate.offset", str(letter.offset)),
+        ("tallygate.timestamp", str(letter.time_ms or 0)),
+        ("tallygate.tries", "1"),
+        ("tallygate.cause", letter.cause[:1000]),
+    ]
+
+
+def send_letters(producer: Producer, topic: str, letters: Iterable[Letter]) -> None:
+    for letter in letters:
+        row = {"value": letter.value, "key": letter.key, "headers": letter_headers(letter)}
+        _produce(producer, topic, row)
+
+
+def _produce(producer: Producer, topic: str, row: dict[str, Any]) -> None:
+    while True:
+        try:
+            producer.produce(topic, **row)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
