@@ -9,6 +9,7 @@ pytest_plugins = [
     "fixtures.small",
     "fixtures.consuming",
     "fixtures.locked",
+    "fixtures.killing",
 ]
 
 LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}

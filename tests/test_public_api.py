@@ -40,7 +40,7 @@ LAYERS = (
     ("sinks.kafka.store",),
     ("pipeline.source", "pipeline.engine"),
     ("pipeline.launch",),
-    ("pipeline.pipeline",),
+    ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
     ("doctor", "demo"),
     ("cli.output",),
     ("cli.options",),
@@ -49,6 +49,7 @@ LAYERS = (
         "cli.consume",
         "cli.dead_letters",
         "cli.machine",
+        "cli.pipeline",
         "cli.produce",
         "cli.stack",
         "cli.topic",
@@ -87,8 +88,13 @@ def test_the_exported_names() -> None:
     assert set(tallygate.__all__) == {
         "Cluster",
         "Connection",
+        "DeadLetters",
         "Dedup",
+        "Kafka",
+        "KafkaSink",
         "Output",
+        "Pipeline",
+        "Postgres",
         "Producer",
         "Record",
         "Retry",
@@ -98,6 +104,7 @@ def test_the_exported_names() -> None:
         "Topics",
         "consume",
         "session",
+        "write_stream",
     }
     for name in tallygate.__all__:
         assert getattr(tallygate, name) is not None

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
     from tallygate.kafka.producer import Producer
     from tallygate.kafka.topics import Topics
+    from tallygate.pipeline.pipeline import Pipeline, write_stream
     from tallygate.records.record import Output, Record
     from tallygate.settings import Settings
     from tallygate.spark.session import session
+    from tallygate.spec import DeadLetters, Kafka, KafkaSink, Postgres
     from tallygate.stack import Stack
 
 __version__ = "0.1.0"
@@ -26,8 +28,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "Connection",
+    "DeadLetters",
     "Dedup",
+    "Kafka",
+    "KafkaSink",
     "Output",
+    "Pipeline",
+    "Postgres",
     "Producer",
     "Record",
     "Retry",
@@ -37,13 +44,19 @@ __all__ = [
     "Topics",
     "consume",
     "session",
+    "write_stream",
 ]
 
 _HOMES = {
     "Cluster": "tallygate.kafka.cluster",
     "Connection": "tallygate.kafka.connection",
+    "DeadLetters": "tallygate.spec",
     "Dedup": "tallygate.consumer.dedup",
+    "Kafka": "tallygate.spec",
+    "KafkaSink": "tallygate.spec",
     "Output": "tallygate.records.record",
+    "Pipeline": "tallygate.pipeline.pipeline",
+    "Postgres": "tallygate.spec",
     "Producer": "tallygate.kafka.producer",
     "Record": "tallygate.records.record",
     "Retry": "tallygate.consumer.retry",
@@ -53,6 +66,7 @@ _HOMES = {
     "Topics": "tallygate.kafka.topics",
     "consume": "tallygate.consumer.run",
     "session": "tallygate.spark.session",
+    "write_stream": "tallygate.pipeline.pipeline",
 }
 
 

@@ -23,6 +23,7 @@ __all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "is_secr
 FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
 FLAG = "a flag"
+_NOT_SETTINGS = ("PROFILE", "CONFIG", "DEBUG", "FAIL_AT", "DRIVER_PID")
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def _flatten(
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     by_variable = {setting.variable: setting.name for setting in SETTINGS.values()}
-    reserved = {f"{ENVIRONMENT_PREFIX}{word}" for word in ("PROFILE", "CONFIG", "DEBUG")}
+    reserved = {f"{ENVIRONMENT_PREFIX}{word}" for word in _NOT_SETTINGS}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in reserved:
             continue

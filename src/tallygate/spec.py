@@ -120,6 +120,13 @@ class Postgres(_Part):
         True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
     )
 
+    driver_rows: int = Field(
+        20_000,
+        ge=0,
+        description="Batches of up to so many records are written by the driver, in one "
+        "transaction; larger ones by the tasks.",
+    )
+
     def __init__(self, table: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if table is None else {"table": table}), **fields)
 

@@ -217,4 +217,4 @@ def _is_alive(pid: int) -> bool:
 
 def _status(tallygate: Tallygate) -> dict[str, list[dict[str, str]]]:
     found = json.loads(tallygate("status", "--name", "default", "-o", "json").stdout)
-    return dict(found[0])
+    return dict(found["stacks"][0])

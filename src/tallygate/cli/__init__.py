@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tallygate import __version__
-from tallygate.cli import cluster, dead_letters, machine, stack, topic
+from tallygate.cli import cluster, dead_letters, machine, pipeline, stack, topic
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 stack.register(app)
+pipeline.register(app)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command()(produce)

@@ -2,12 +2,15 @@
 
 import signal
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tallygate.cli.options import Name, Output, Set, open_stack, pairs, resolve_settings
 from tallygate.cli.output import Format, progress_display, show, show_table
+
+if TYPE_CHECKING:
+    from tallygate.settings import Settings
 
 __all__ = ["register"]
 
@@ -95,7 +98,7 @@ def down(
 
 
 def status(name: Name = None, output: Output = Format.table, sets: Set = None) -> None:
-    """Show the local stacks, or with --name the nodes of one."""
+    """Show the local stacks (with --name the nodes of one) and the pipelines of the store."""
     from tallygate.stack import Stack
 
     settings = resolve_settings(sets=sets, name=name)
@@ -103,10 +106,64 @@ def status(name: Name = None, output: Output = Format.table, sets: Set = None) -
     if name:
         Stack.open(name, settings)
     found = [_describe(Stack(each, settings=settings)) for each in names]
-    if not found:
-        show([], output, lambda: print("There is no local stack; `tallygate up` starts one."))
-        return
-    show(found, output, lambda: _show_stacks(found))
+    flows = _pipelines(settings)
+    value = {"stacks": found, "pipelines": flows}
+    show(value, output, lambda: _show_status(found, flows))
+
+
+def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
+    """Every pipeline of the store, if there is one that answers."""
+    from tallygate.errors import StackError, UnreachableError
+    from tallygate.pipeline.status import pipelines
+    from tallygate.stack import running_dsn
+
+    try:
+        found = pipelines(running_dsn(settings), settings.timeout)
+    except (StackError, UnreachableError):
+        return []
+    return [
+        {
+            "pipeline": each.name,
+            "state": each.state,
+            "target": each.target,
+            "delivery": each.delivery,
+            "way": each.progress.get("way"),
+            "lag": each.lag,
+            "letters": each.letters,
+            "lost": each.lost,
+            "run": each.run,
+            "host": each.host,
+            "pid": each.pid,
+            "heartbeat_at": each.heartbeat_at.isoformat(timespec="seconds"),
+            "outcome": each.outcome,
+            "positions": dict(each.positions),
+            "progress": dict(each.progress),
+        }
+        for each in found
+    ]
+
+
+def _show_status(stacks: list[dict[str, Any]], flows: list[dict[str, Any]]) -> None:
+    if not stacks:
+        print("There is no local stack; `tallygate up` starts one.")
+    _show_stacks(stacks)
+    if flows:
+        print("Pipelines of the store")
+        columns = {
+            "pipeline": "pipeline",
+            "state": "state",
+            "target": "target",
+            "delivery": "delivery",
+            "way": "way",
+            "lag": "lag",
+            "letters": "dead letters",
+            "lost": "lost",
+            "run": "run",
+            "host": "host",
+            "pid": "pid",
+            "heartbeat_at": "heartbeat",
+        }
+        show_table(flows, columns)
 
 
 def dsn(name: Name = None, sets: Set = None) -> None:

@@ -12,6 +12,7 @@ run reads are therefore final.
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -288,16 +289,18 @@ class PostgresLedger:
         )
         return int(rows[0][0])
 
-    def beat(self, claim: Claim, progress: Mapping[str, Any]) -> None:
-        """Say that the run is alive; raise if it is not the newest any more."""
+    def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
+        """Say that the run is alive; raise if it is not the newest any more. True is the answer if
+        somebody asked it to stop."""
         rows = self._execute(
             "UPDATE tallygate.runs SET heartbeat_at = now(), progress = %s "
             "WHERE pipeline = %s AND epoch = %s AND epoch = "
-            "(SELECT epoch FROM tallygate.pipelines WHERE name = %s) RETURNING epoch",
+            "(SELECT epoch FROM tallygate.pipelines WHERE name = %s) RETURNING stop_requested",
             (json.dumps(progress), claim.pipeline, claim.epoch, claim.pipeline),
         )
         if not rows:
             raise claim.fenced(_Plain(self._open()))
+        return bool(rows[0][0])
 
     def end(self, claim: Claim, outcome: str) -> None:
         self._execute(
@@ -332,7 +335,5 @@ class _Plain:
         self._connection = connection
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        import re
-
         done = self._connection.execute(re.sub(r"\$\d+", "%s", statement).encode(), values)
         return done.fetchall() if done.description else []

@@ -5,10 +5,12 @@ sink does what the ledger says is left. If the store does not answer, the ledger
 the rest is tried again, for as long as `patience` says; nothing is repeated on a guess.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -39,6 +41,8 @@ class Progress:
     seconds: float
     positions: Mapping[Place, int]
     letters: int
+    lag: Mapping[Place, int]
+    """Offsets behind, by what Spark heard from Kafka before the batch."""
 
 
 @dataclass
@@ -50,6 +54,8 @@ class Engine:
     topic_ids: Callable[[list[str]], Mapping[str, str]]
     mirror: Callable[[Mapping[Place, int]], None] | None
     told: Callable[[Progress], None] = lambda _: None
+    spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """What Spark last said of the query."""
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
@@ -91,8 +97,19 @@ class Engine:
             self.mirror(positions)
         self._check_letters(count(batch.ranges))
         took = time.perf_counter() - started
-        self.last = Progress(batch_id, count(batch.ranges), written, took, positions, self.letters)
+        records = count(batch.ranges)
+        lag = self._lag(positions)
+        self.last = Progress(batch_id, records, written, took, positions, self.letters, lag)
         self.told(self.last)
+
+    def _lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+        found = {}
+        for source in (self.spark_progress() or {}).get("sources", ()):
+            for topic, partitions in json.loads(source.get("latestOffset") or "{}").items():
+                for number, end in partitions.items():
+                    place = topic, int(number)
+                    found[place] = max(0, end - positions.get(place, 0))
+        return found
 
     def _written(self, frame: DataFrame, batch: Batch) -> Written:
         deadline, pause = None, 0.1

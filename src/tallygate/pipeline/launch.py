@@ -92,7 +92,9 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     writer = writer.outputMode(OUTPUT_MODES[job.mode])
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
-    return writer.start(), engine
+    query = writer.start()
+    engine.spark_progress = lambda: query.lastProgress
+    return query, engine
 
 
 def _check_source(known: Known, job: Job) -> None:

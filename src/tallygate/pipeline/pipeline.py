@@ -6,18 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate import failpoints
 from tallygate.errors import ConfigError, FencedError, QueryError, TallygateError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Engine, Progress, StopRequested
-from tallygate.pipeline.launch import Job, launch
+from tallygate.pipeline.launch import Job, launch, look
 from tallygate.pipeline.source import decoded, decoder_of, raw_stream
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.store import KafkaStore
@@ -25,7 +25,15 @@ from tallygate.sinks.postgres.store import PostgresStore
 from tallygate.sinks.store import Keeper, Store
 from tallygate.spark.plan import committed_only, kafka_servers
 from tallygate.spark.session import session
-from tallygate.spec import Delivery, KafkaSink, PipelineSpec, Postgres, check_delivery, validated
+from tallygate.spec import (
+    Delivery,
+    KafkaSink,
+    PipelineSpec,
+    Postgres,
+    check_delivery,
+    load_spec,
+    validated,
+)
 from tallygate.stack import running_connection, running_dsn
 from tallygate.units import duration_ms
 
@@ -53,6 +61,30 @@ class Pipeline(PipelineSpec):
     def __init__(self, **fields: Any) -> None:
         super().__init__(**dict(validated(PipelineSpec, fields, "the pipeline")))
 
+    @classmethod
+    def load(cls, path: Path) -> "Pipeline":
+        """A pipeline from its YAML file."""
+        return cls(**dict(load_spec(path)))
+
+    def look(self, spark: SparkSession, settings: Settings) -> dict[str, str]:
+        """How the pipeline would be written; neither Kafka nor the store is asked."""
+        anywhere = settings.with_flags({"kafka.bootstrap.servers": "localhost:9092"})
+        if isinstance(self.sink, Postgres) and self.sink.dsn is None:
+            anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
+        job = self.job(spark, anywhere, {})
+        plan, shape = look(job)
+        ways = "by partition" if shape.carries and job.mode == "append" else "staged"
+        return {
+            "source": ", ".join(self.source.topic) or f"pattern {self.source.pattern}",
+            "plan": plan.why,
+            "columns": shape.schema.simpleString().removeprefix("struct<").removesuffix(">"),
+            "state": "kept in the checkpoint" if shape.stateful else "none",
+            "sink": job.store.target,
+            "commit": f"{self.delivery}, {ways}; small batches by the driver"
+            if isinstance(self.sink, Postgres)
+            else f"{self.delivery}, {'a transaction a partition' if shape.carries else 'lanes'}",
+        }
+
     def run(
         self,
         *,
@@ -66,7 +98,6 @@ class Pipeline(PipelineSpec):
         """Run until it is stopped (by SIGTERM, Ctrl-C or `tallygate stop`), or until all that is
         there now has been read; a batch under way is finished first."""
         settings = settings or Settings.load()
-        failpoints.mark_driver()
         running = session(f"tallygate {self.name}", existing=spark, settings=settings)
         counts = _Counts()
 
@@ -193,12 +224,12 @@ def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
     heart = _Heart(job.store, query, engine)
     heart.start()
     stopping = False
-    with _signals() as asked:
+    with _signals() as asked, contextlib.suppress(StreamingQueryException):
         while not query.awaitTermination(0.2):  # type: ignore[arg-type]
             if heart.failure is not None:
                 query.stop()
                 break
-            if asked and engine.request_stop():
+            if (asked or heart.stop_requested) and engine.request_stop():
                 stopping = True
                 query.stop()
                 break
@@ -206,7 +237,7 @@ def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
     failure = heart.failure or engine.failure or query.exception()
     if isinstance(failure, StopRequested) or (stopping and failure is None):
         failure = None
-    outcome = "failed" if failure else "stopped" if asked else "done"
+    outcome = "failed" if failure else "stopped" if asked or heart.stop_requested else "done"
     with contextlib.suppress(UnreachableError):
         job.store.end(outcome if failure is None else f"failed: {failure}")
     if failure is not None:
@@ -251,6 +282,7 @@ class _Heart:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: TallygateError | None = None
+        self.stop_requested = False
 
     def start(self) -> None:
         self._thread.start()
@@ -264,14 +296,14 @@ class _Heart:
             try:
                 if not self._query.isActive:
                     return
-                self._store.beat(self._progress())
+                self.stop_requested = self._store.beat(self.progress())
             except FencedError as error:
                 self.failure = error
                 return
             except Exception:
                 continue  # the store is away: the batch at hand finds out what that means
 
-    def _progress(self) -> dict[str, Any]:
+    def progress(self) -> dict[str, Any]:
         last = self._engine.last
         if last is None:
             return {}
@@ -283,6 +315,20 @@ class _Heart:
             "seconds": round(last.seconds, 3),
             "parts": {name: round(value, 3) for name, value in last.written.seconds.items()},
             "letters": last.letters,
+            "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
+            **self._state(),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        """The watermark and the size of the state, where there are such."""
+        progress: Mapping[str, Any] = self._query.lastProgress or {}
+        operators = progress.get("stateOperators") or []
+        if not operators:
+            return {}
+        return {
+            "watermark": (progress.get("eventTime") or {}).get("watermark"),
+            "state_rows": sum(operator["numRowsTotal"] for operator in operators),
+            "state_bytes": sum(operator["memoryUsedBytes"] for operator in operators),
         }
 
 

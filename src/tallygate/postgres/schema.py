@@ -54,6 +54,7 @@ MIGRATIONS = (
         started_at timestamptz NOT NULL DEFAULT now(),
         heartbeat_at timestamptz NOT NULL DEFAULT now(),
         stopped_at timestamptz,
+        stop_requested boolean NOT NULL DEFAULT false,
         outcome text,
         progress jsonb NOT NULL DEFAULT '{}',
         PRIMARY KEY (pipeline, epoch)

@@ -73,7 +73,7 @@ class Store(Protocol):
     def letters(self) -> int:
         """How many dead letters there are."""
 
-    def beat(self, progress: Mapping[str, Any]) -> None:
-        """Say that the run is alive; raise if a newer one took over."""
+    def beat(self, progress: Mapping[str, Any]) -> bool:
+        """Say that the run is alive, and hear whether it is to stop; raise if it is fenced."""
 
     def end(self, outcome: str) -> None: ...

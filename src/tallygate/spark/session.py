@@ -15,6 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from tallygate import failpoints
 from tallygate.errors import ConfigError, MachineError
 from tallygate.java import find_java
 from tallygate.ports import LOOPBACK
@@ -72,6 +73,7 @@ def session(
         **given,
     }
     progress("Spark: starting")
+    failpoints.mark_driver()
     if SparkContext._gateway is None:
         _launch(conf, _new_log(settings.state_dir / "logs"))
     spark = SparkSession.builder.config(conf=_spark_conf(conf)).getOrCreate()

@@ -274,8 +274,9 @@ class KafkaStore:
                 break
         return self._counted
 
-    def beat(self, progress: Mapping[str, Any]) -> None:
+    def beat(self, progress: Mapping[str, Any]) -> bool:
         """Kafka keeps no heartbeat; a newer run is found out by the next commit."""
+        return False
 
     def end(self, outcome: str) -> None:
         if self._counter is not None:

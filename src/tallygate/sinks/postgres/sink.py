@@ -42,9 +42,8 @@ from tallygate.sinks.postgres.writer import (
 )
 from tallygate.sinks.sink import Batch, Retry, Written
 
-__all__ = ["DRIVER_ROWS", "PostgresSink"]
+__all__ = ["PostgresSink"]
 
-DRIVER_ROWS = 20_000
 _REPORT_DDL = (
     "topic string, partition int, attempt string, rows long, letters long, read double, "
     "write double, commit double, problem string, message string"
@@ -68,7 +67,7 @@ class PostgresSink:
     stateful: bool
     decoder: Decoder | None = None
     """For frames of raw records, which are decoded where they are written."""
-    driver_rows: int = DRIVER_ROWS
+    driver_rows: int = 20_000
     _careful: bool = field(default=False, init=False)
 
     def positions(self) -> Mapping[Place, int]:

@@ -114,6 +114,7 @@ class PostgresStore:
             shape.carries,
             shape.stateful,
             shape.decoder,
+            spec.driver_rows,
         )
 
     def remember(self, checkpoint_id: str | None, topic_ids: Mapping[str, str]) -> None:
@@ -122,8 +123,8 @@ class PostgresStore:
     def letters(self) -> int:
         return self._ledger.letters()
 
-    def beat(self, progress: Mapping[str, Any]) -> None:
-        self._beats.beat(self._claim, progress)
+    def beat(self, progress: Mapping[str, Any]) -> bool:
+        return self._beats.beat(self._claim, progress)
 
     def end(self, outcome: str) -> None:
         self._beats.end(self._claim, outcome)

@@ -1,0 +1,207 @@
+"""`tallygate init`, `check`, `run` and `stop`: pipelines in YAML files."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tallygate.cli.options import resolve_connection, with_settings
+from tallygate.cli.output import progress_display
+from tallygate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tallygate.pipeline.engine import Progress
+    from tallygate.settings import Settings
+
+__all__ = ["register"]
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file.")]
+
+
+class Until(StrEnum):
+    stopped = "stopped"
+    available = "available"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (init, check, run, stop):
+        app.command()(command)
+
+
+@with_settings
+def init(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's name.")],
+    topic: Annotated[str, typer.Option(help="The topic to read.")],
+    table: Annotated[
+        str | None, typer.Option(help="The table to write.", show_default="the name")
+    ] = None,
+    *,
+    settings: "Settings",
+) -> None:
+    """Write NAME.yaml for a topic, with a schema guessed from a sample of its records."""
+    from tallygate.pipeline.init import new_pipeline
+
+    path = Path(f"{pipeline}.yaml")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; remove it, or choose another name.")
+    text = new_pipeline(pipeline, topic, table or pipeline, resolve_connection(settings))
+    path.write_text(text)
+    print(f"{path} is written; look at its schema, then `tallygate run {path}`.")
+
+
+@with_settings
+def check(file: File, *, settings: "Settings") -> None:
+    """Check a pipeline without touching Kafka or the store, and show how it will be written."""
+    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.spark.session import session
+
+    pipeline = Pipeline.load(file)
+    with progress_display() as progress:
+        spark = session(f"tallygate check {pipeline.name}", settings=settings, progress=progress)
+        try:
+            seen = pipeline.look(spark, settings)
+        finally:
+            spark.stop()
+    print(f"{file} is a pipeline that can work.")
+    for name, text in seen.items():
+        print(f"  {name:<10} {text}")
+
+
+@with_settings
+def run(
+    file: File,
+    until: Annotated[
+        Until, typer.Option(help="stopped: go on and on; available: what is there now.")
+    ] = Until.stopped,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on past records that retention has removed."),
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="An object for each batch.")] = False,
+    *,
+    settings: "Settings",
+) -> None:
+    """Run a pipeline; Ctrl-C or SIGTERM finish the batch and stop."""
+    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.spark.session import session
+
+    pipeline = Pipeline.load(file)
+    with progress_display() as progress:
+        spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
+    try:
+        with _view(pipeline.name, json_) as (told, note):
+            done = pipeline.run(
+                until=until.value,
+                settings=settings,
+                spark=spark,
+                accept_loss=accept_loss,
+                told=told,
+                note=note,
+            )
+    finally:
+        spark.stop()
+    if json_:
+        _event("end", outcome=done.outcome, batches=done.batches, rows=done.rows)
+        return
+    print(
+        f"{pipeline.name}: {done.outcome}; {done.batches} batches, {done.records:,} records, "
+        f"{done.rows:,} rows, {done.letters:,} dead letters in {done.seconds:.1f} s."
+    )
+
+
+@with_settings
+def stop(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    *,
+    settings: "Settings",
+) -> None:
+    """Ask the running pipeline NAME of the store to finish its batch and stop."""
+    from tallygate.pipeline.status import request_stop
+    from tallygate.stack import running_dsn
+
+    number = request_stop(pipeline, running_dsn(settings), settings.timeout)
+    print(f"Run {number} of {pipeline} is asked to stop after its batch.")
+
+
+@contextmanager
+def _view(
+    name: str, as_json: bool
+) -> Iterator[tuple[Callable[["Progress"], None], Callable[[str], None]]]:
+    """How a run is shown: JSON for programs, a table that changes on a terminal, else lines."""
+    if as_json:
+        yield _json_batch, lambda text: _event("note", text=text)
+    elif sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(refresh_per_second=4) as live:
+            window = _Window(name)
+            yield lambda progress: live.update(window.table(progress)), live.console.print
+    else:
+        yield _line, lambda text: print(f"note: {text}", flush=True)
+
+
+def _event(kind: str, **fields: Any) -> None:
+    print(json.dumps({"event": kind, "time": time.time(), **fields}), flush=True)
+
+
+def _json_batch(progress: "Progress") -> None:
+    _event(
+        "batch",
+        batch=progress.batch,
+        records=progress.records,
+        rows=progress.written.rows,
+        way=progress.written.way,
+        seconds=progress.seconds,
+        parts=dict(progress.written.seconds),
+        letters=progress.letters,
+        lag=sum(progress.lag.values()),
+        positions={f"{topic}/{number}": at for (topic, number), at in progress.positions.items()},
+    )
+
+
+def _parts(progress: "Progress") -> str:
+    return ", ".join(f"{name} {took:.2f}" for name, took in progress.written.seconds.items())
+
+
+def _line(progress: "Progress") -> None:
+    print(
+        f"batch {progress.batch}: {progress.records:,} records, {progress.written.rows:,} rows by "
+        f"{progress.written.way} in {progress.seconds:.2f} s ({_parts(progress)}); "
+        f"lag {sum(progress.lag.values()):,}, {progress.letters:,} dead letters",
+        flush=True,
+    )
+
+
+class _Window:
+    """What a terminal shows of a run: the rate of the last batches, and where each partition is."""
+
+    KEPT = 20
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: list[tuple[float, int]] = []
+
+    def table(self, progress: "Progress") -> Any:
+        from rich import box
+        from rich.table import Table
+
+        self._last = [*self._last, (time.monotonic(), progress.records)][-self.KEPT :]
+        took = self._last[-1][0] - self._last[0][0]
+        rate = sum(count for _, count in self._last[1:]) / took if took else 0
+        table = Table(box=box.SIMPLE_HEAD, title=f"{self._name}: batch {progress.batch}")
+        table.caption = (
+            f"{rate:,.0f} records/s · {progress.written.way} · {progress.seconds:.2f} s "
+            f"({_parts(progress)}) · {progress.letters:,} dead letters"
+        )
+        table.add_column("partition")
+        table.add_column("next offset", justify="right")
+        table.add_column("lag", justify="right")
+        for place, at in sorted(progress.positions.items()):
+            table.add_row(f"{place[0]}/{place[1]}", f"{at:,}", f"{progress.lag.get(place, 0):,}")
+        return table

@@ -1,0 +1,99 @@
+"""Every way to commit is killed at every step of a batch and started again: each record is there
+once. The same kills with the weaker deliveries lose and repeat, so the test can see."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from fixtures.killing import Killed, is_bad
+from tallygate import Stack, Topics
+from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.settings import Settings
+
+Make = Callable[..., Killed]
+NUMBERS = range(1200)
+GOOD = [number for number in NUMBERS if not is_bad(number)]
+POINTS = (
+    "batch-started@1",
+    "batch-planned@1",
+    "rows-begun@1",
+    "rows-written@1",
+    "ledger-moved@1",
+    "commit-sent@1",
+    "committed@2",
+    "batch-committed@3",
+)
+COUNTS = "SELECT account, count(*) AS payments, sum(amount) AS total FROM source GROUP BY account"
+
+
+def _rows(stack: Stack, query: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(stack.dsn) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def _check_letters(stack: Stack, pipeline: str) -> None:
+    found = _rows(
+        stack,
+        'SELECT count(*), count(DISTINCT (partition, "offset")), '
+        "count(*) FILTER (WHERE convert_from(value, 'UTF8') = 'not JSON') "
+        f"FROM tallygate.dead_letters WHERE pipeline = '{pipeline}'",
+    )
+    bad = len(NUMBERS) - len(GOOD)
+    assert found == [(bad, bad, bad)]
+
+
+@pytest.mark.parametrize(("way", "driver_rows"), [("driver", 20_000), ("partition", 0)])
+def test_appended_rows_survive_every_kill(
+    way: str, driver_rows: int, small_stack: Stack, payments: Callable[..., str], killed: Make
+) -> None:
+    name = f"killed_{way}"
+    topic = payments(f"{name}-source", NUMBERS)
+    killed(name, topic, {"table": name, "driver_rows": driver_rows}).through(POINTS)
+    rows = _rows(small_stack, f"SELECT id, account, amount, _topic, _partition FROM {name}")
+    expected = [(n, f"a{n % 7}", n / 4, topic, n % 3) for n in GOOD]
+    assert sorted(rows) == expected  # type: ignore[type-var]
+    ways = _rows(small_stack, f"SELECT DISTINCT way FROM tallygate.batches WHERE pipeline='{name}'")
+    assert ways == [(way,)]
+    _check_letters(small_stack, name)
+
+
+def test_merged_aggregates_survive_every_kill(
+    small_stack: Stack, payments: Callable[..., str], killed: Make
+) -> None:
+    topic = payments("killed-staged-source", NUMBERS)
+    sink = {"table": "killed_staged", "mode": "upsert", "key": "account", "driver_rows": 0}
+    pipeline = killed("killed_staged", topic, sink, transform=COUNTS)
+    pipeline.through([*POINTS[:3], "rows-staged@1", *POINTS[3:]])
+    rows = _rows(small_stack, "SELECT account, payments, total FROM killed_staged")
+    counts = Counter(f"a{n % 7}" for n in GOOD)
+    totals = {account: sum(n / 4 for n in GOOD if f"a{n % 7}" == account) for account in counts}
+    assert sorted(rows) == sorted((a, counts[a], totals[a]) for a in counts)  # type: ignore[type-var]
+    _check_letters(small_stack, "killed_staged")
+
+
+def _values(stack: Stack, topic: str) -> list[bytes | None]:
+    batches = read(Reading([topic], exit_at_end=True), stack.cluster.connection)
+    return [to_record(message).value for batch in batches for message in batch]
+
+
+@pytest.mark.parametrize(("way", "hint"), [("narrow", ""), ("shuffled", "/*+ REPARTITION(2) */ ")])
+def test_records_written_to_kafka_survive_every_kill(
+    way: str,
+    hint: str,
+    small_stack: Stack,
+    settings: Settings,
+    payments: Callable[..., str],
+    killed: Make,
+) -> None:
+    name = f"killed-kafka-{way}"
+    topic = payments(f"{name}-source", NUMBERS)
+    Topics(small_stack.cluster.connection, settings).create(f"{name}-target", partitions=2)
+    sink = {"topic": f"{name}-target", "key": "account"}
+    pipeline = killed(name, topic, sink, transform=f"SELECT {hint}id, account FROM source")
+    pipeline.through(POINTS)
+    expected = [f'{{"id":{n},"account":"a{n % 7}"}}'.encode() for n in GOOD]
+    assert sorted(_values(small_stack, f"{name}-target"), key=str) == sorted(expected, key=str)
+    letters = _values(small_stack, f"{name}.dead-letters")
+    assert letters == [b"not JSON"] * (len(NUMBERS) - len(GOOD))
