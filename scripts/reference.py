@@ -1,6 +1,8 @@
-"""Writes docs/cli.md from the commands themselves; a test fails when the file is out of date."""
+"""Writes docs/cli.md from the commands themselves and docs/pipeline.schema.json from the model of
+a pipeline; a test fails when one is out of date."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import typer
 
 from tallygate import errors
 from tallygate.cli import app
+from tallygate.spec import PipelineSpec
 
+SCHEMA = Path(__file__).parent.parent / "docs" / "pipeline.schema.json"
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# The command line
 
@@ -62,5 +66,11 @@ def _sentence(thing: Any) -> str:
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
+def schema() -> str:
+    """The fields of a pipeline file, as JSON Schema."""
+    return json.dumps(PipelineSpec.model_json_schema(by_alias=True), indent=2) + "\n"
+
+
 if __name__ == "__main__":
     TARGET.write_text(reference())
+    SCHEMA.write_text(schema())

@@ -102,6 +102,7 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "cli.md").read_text() == module.reference(), "run `make docs`"
+    assert (ROOT / "docs" / "pipeline.schema.json").read_text() == module.schema(), "`make docs`"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -105,7 +105,8 @@ class Engine:
     def _lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         found = {}
         for source in (self.spark_progress() or {}).get("sources", ()):
-            for topic, partitions in json.loads(source.get("latestOffset") or "{}").items():
+            latest = str(source.get("latestOffset"))  # "None" before the first batch of a run
+            for topic, partitions in json.loads(latest if latest[:1] == "{" else "{}").items():
                 for number, end in partitions.items():
                     place = topic, int(number)
                     found[place] = max(0, end - positions.get(place, 0))

@@ -220,7 +220,12 @@ class _Counts:
 
 def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
     started = time.monotonic()
-    query, engine = launch(job, spark)
+    try:
+        query, engine = launch(job, spark)
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            job.store.end(f"failed: {error}")
+        raise
     heart = _Heart(job.store, query, engine)
     heart.start()
     stopping = False

@@ -10,8 +10,11 @@ from typing import Any
 
 import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
+from adbc_driver_manager import AdbcStatusCode
 
-__all__ = ["ArrowConnection", "is_lost", "is_refusal", "pooled"]
+__all__ = ["ArrowConnection", "is_gone", "is_lost", "is_refusal", "pooled"]
+
+NOT_FOUND = AdbcStatusCode.NOT_FOUND
 
 
 class ArrowConnection:
@@ -71,10 +74,17 @@ class pooled:  # noqa: N801 - used as a function: `with pooled(dsn) as connectio
 
 def is_lost(error: BaseException) -> bool:
     """Whether the server went away, or broke off by itself: the outcome is unknown."""
-    if not isinstance(error, adbc.Error):
+    if not isinstance(error, adbc.Error) or is_gone(error):
         return False
     state = error.sqlstate
     return not state or state[:2] in ("08", "40", "53", "57", "XX")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether a table or a column is not there (any more)."""
+    if not isinstance(error, adbc.Error):
+        return False
+    return (error.sqlstate or "")[:2] == "42" or error.status_code is NOT_FOUND
 
 
 def is_refusal(error: BaseException) -> bool:

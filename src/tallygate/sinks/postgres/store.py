@@ -127,6 +127,8 @@ class PostgresStore:
         return self._beats.beat(self._claim, progress)
 
     def end(self, outcome: str) -> None:
-        self._beats.end(self._claim, outcome)
-        self._beats.close()
-        self._ledger.close()
+        try:
+            self._beats.end(self._claim, outcome)
+        finally:
+            self._beats.close()
+            self._ledger.close()

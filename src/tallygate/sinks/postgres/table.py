@@ -15,6 +15,7 @@ from psycopg import sql
 from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
+from tallygate.postgres.schema import SCHEMA
 from tallygate.records.decoding import COORDINATES
 
 __all__ = ["Column", "Target", "columns_of", "ensure_table", "unique_on"]
@@ -55,22 +56,26 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, connection: psycopg.Connection) -> "Target":
-        """`name` or `schema.name`, each as it is or in double quotes."""
+        """`name` or `schema.name`, each as it is or in double quotes.
+
+        A name alone is looked for along the search_path, where our own schema does not count: for
+        a role of its name PostgreSQL would put it first."""
         parts = _identifiers(text)
         if len(parts) == 2:
             return cls(*parts)
         row = connection.execute(
-            "SELECT coalesce((SELECT relnamespace::regnamespace::text FROM pg_class "
-            "WHERE oid = to_regclass(%s)), current_schema())",
-            (sql.Identifier(parts[0]).as_string(connection),),
+            "SELECT nspname, relname IS NOT NULL FROM unnest(current_schemas(false)) "
+            "WITH ORDINALITY AS path (name, place) JOIN pg_namespace ON nspname = path.name "
+            "LEFT JOIN pg_class ON relnamespace = pg_namespace.oid AND relname = %s "
+            "WHERE nspname <> %s ORDER BY relname IS NULL, place LIMIT 1",
+            (parts[0], SCHEMA),
         ).fetchone()
-        schema = row[0] if row else None
-        if schema is None:
+        if row is None:
             raise TargetError(
                 f"table {text!r} names no schema and the search_path leads to none; write "
                 "schema.table."
             )
-        return cls(schema.strip('"'), parts[0])
+        return cls(row[0], parts[0])
 
     @property
     def identifier(self) -> sql.Identifier:

@@ -23,7 +23,7 @@ from tallygate.failpoints import reach
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.postgres import Claim
 from tallygate.ledger.ranges import Place, Range
-from tallygate.postgres.arrow import ArrowConnection, is_lost, is_refusal, pooled
+from tallygate.postgres.arrow import ArrowConnection, is_gone, is_lost, is_refusal, pooled
 from tallygate.records.decoding import COORDINATES, Decoder
 
 __all__ = ["REPORT", "Blocks", "Report", "Writer", "committed", "problem_of"]
@@ -71,7 +71,7 @@ def problem_of(error: BaseException) -> str | None:
         return "retry"
     if is_refusal(error):
         return "refused"
-    if (getattr(error, "sqlstate", None) or "").startswith("42"):
+    if is_gone(error):
         return "target"
     return None
 

@@ -1,0 +1,324 @@
+"""What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from tallygate import Kafka, Pipeline, Postgres, Producer, Stack, Topics
+from tallygate.errors import FencedError, LedgerError, LostRangeError, TargetError
+from tallygate.kafka import clients
+from tallygate.pipeline.engine import Progress
+from tallygate.settings import Settings
+from tallygate.waiting import wait_until
+
+SCHEMA = "id long, account string"
+COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
+
+
+class Flow:
+    """One pipeline on the small stack, its topic and its table, all of one name."""
+
+    def __init__(self, name: str, stack: Stack, spark: SparkSession, folder: Path) -> None:
+        self.name, self.stack, self.spark, self.folder = name, stack, spark, folder
+        self.settings = Settings.load({"stack": stack.name})
+        self.topics = Topics(stack.cluster.connection, self.settings)
+        self.sent = 0
+        self.topics.create(name, partitions=3)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def send(self, count: int, **place: Any) -> None:
+        with Producer(self.stack.cluster.connection) as producer:
+            for number in range(self.sent, self.sent + count):
+                row = {"id": number, "account": f"a{number % 5}"}
+                producer.send(self.name, json.dumps(row), key=f"a{number % 5}", **place)
+        self.sent += count
+
+    def pipeline(self, **fields: Any) -> Pipeline:
+        given = {
+            "name": self.name,
+            "source": Kafka(self.name, schema=SCHEMA, max_records=100),
+            "sink": Postgres(self.name),
+            "checkpoint": str(self.checkpoint),
+            **fields,
+        }
+        return Pipeline(**given)
+
+    def run(self, **fields: Any) -> list[str]:
+        """Run until all is read; return the notes."""
+        options = {name: fields.pop(name) for name in ("accept_loss",) if name in fields}
+        notes: list[str] = []
+        self.pipeline(**fields).run(
+            until="available",
+            settings=self.settings,
+            spark=self.spark,
+            note=notes.append,
+            **options,
+        )
+        return notes
+
+    def rows(self, query: str = "SELECT id FROM {table} ORDER BY id") -> list[Any]:
+        with psycopg.connect(self.stack.dsn) as connection:
+            text = query.format(table=f'"{self.name}"')
+            found = connection.execute(text.encode()).fetchall()
+        return [row[0] if len(row) == 1 else row for row in found]
+
+    def check(self) -> None:
+        assert self.rows() == list(range(self.sent))
+
+
+@pytest.fixture
+def flow(
+    request: pytest.FixtureRequest, small_stack: Stack, spark: SparkSession, tmp_path: Path
+) -> Iterator[Flow]:
+    yield Flow(request.node.name.removeprefix("test_")[:50], small_stack, spark, tmp_path)
+
+
+def _no_commit(flow: Flow) -> None:
+    """Make Spark believe that its last batch was not finished."""
+    last = max((flow.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_replayed_batch_is_skipped(flow: Flow) -> None:
+    flow.send(250)
+    flow.run()
+    _no_commit(flow)
+    flow.send(50)
+    flow.run()
+    flow.check()
+
+
+def test_without_the_ledger_a_replayed_batch_comes_twice(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a plan that believes Spark's batches instead of the ledger repeats one."""
+    from tallygate.ledger.postgres import Claim
+
+    flow.send(250)
+    flow.run()
+    _no_commit(flow)
+    believed = "tallygate.sinks.postgres.sink.remaining"
+    monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
+    monkeypatch.setattr(Claim, "move", lambda *_: None)
+    flow.run()
+    assert len(flow.rows()) > flow.sent == len(set(flow.rows()))
+
+
+def test_a_lost_checkpoint_goes_on_from_the_ledger(flow: Flow) -> None:
+    flow.send(250)
+    flow.run()
+    shutil.rmtree(flow.checkpoint)
+    flow.send(150)
+    assert "reading goes on from the ledger" in flow.run()
+    flow.check()
+
+
+def test_a_checkpoint_rolled_back_to_an_older_copy(flow: Flow) -> None:
+    flow.send(120)
+    flow.run()
+    shutil.copytree(flow.checkpoint, flow.folder / "older")
+    flow.send(300)
+    flow.run()
+    shutil.rmtree(flow.checkpoint)
+    (flow.folder / "older").rename(flow.checkpoint)
+    flow.send(30)
+    flow.run()
+    flow.check()
+
+
+def test_a_checkpoint_copied_to_another_machine(flow: Flow) -> None:
+    flow.send(220)
+    flow.run()
+    shutil.copytree(flow.checkpoint, flow.folder / "copy")
+    flow.send(100)
+    flow.run()
+    flow.send(40)
+    flow.run(checkpoint=str(flow.folder / "copy"))
+    flow.run()
+    flow.check()
+
+
+def test_a_ledger_behind_the_checkpoint(flow: Flow) -> None:
+    """As after the database was restored from a backup, rows and ledger together."""
+    flow.send(100)
+    flow.run()
+    flow.send(100)
+    flow.run()
+    with psycopg.connect(flow.stack.dsn) as connection:
+        connection.execute(f'DELETE FROM "{flow.name}" WHERE _offset >= 20'.encode())
+        connection.execute(
+            "UPDATE tallygate.positions SET next_offset = 20 WHERE pipeline = %s", (flow.name,)
+        )
+    notes = flow.run()
+    assert any("set aside" in note for note in notes)
+    flow.check()
+
+
+def test_the_same_pipeline_started_twice(flow: Flow) -> None:
+    """The newer run fences the older one, which stops and names it; nothing is there twice."""
+    flow.send(50)
+    failures: list[BaseException] = []
+    seen = threading.Event()
+
+    def older() -> None:
+        try:
+            flow.pipeline(checkpoint=str(flow.folder / "first")).run(
+                settings=flow.settings, spark=flow.spark, told=lambda _: seen.set()
+            )
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=older)
+    thread.start()
+    assert seen.wait(60)
+    flow.run()
+    flow.send(50)
+    thread.join(30)
+    assert isinstance(failures[0], FencedError)
+    assert "run 2 took over on" in str(failures[0])
+    flow.run()
+    flow.check()
+
+
+def test_retention_overtook_the_reader(flow: Flow) -> None:
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    admin = clients.admin(flow.stack.cluster.connection)
+    for future in admin.delete_records([TopicPartition(flow.name, 1, 45)]).values():
+        future.result()
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    flow.run(accept_loss=True)
+    assert flow.rows() == [*range(30), *range(45, 60)]
+    lost = flow.rows(
+        "SELECT partition, from_offset, until_offset FROM tallygate.lost_ranges "
+        f"WHERE pipeline = '{flow.name}'"
+    )
+    assert lost == [(1, 30, 45)]
+
+
+def test_a_topic_that_was_made_anew(flow: Flow) -> None:
+    flow.send(30)
+    flow.run()
+    flow.topics.delete([flow.name])
+    wait_until(lambda: flow.name not in {t.name for t in flow.topics.all()}, 10, "still there")
+    flow.topics.create(flow.name, partitions=3)
+    flow.send(30)
+    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+        flow.run()
+    assert len(flow.rows()) == 30
+
+
+def test_partitions_added_while_running(flow: Flow) -> None:
+    flow.send(30)
+    flow.run()
+    flow.topics.alter(flow.name, partitions=5)
+    flow.send(100, partition=4)
+    flow.send(10, partition=3)
+    flow.run()
+    flow.check()
+
+
+def test_a_table_that_was_dropped_is_made_again_and_one_that_was_altered_is_refused(
+    flow: Flow,
+) -> None:
+    flow.send(30)
+    flow.run()
+    with psycopg.connect(flow.stack.dsn) as connection:
+        connection.execute(f'ALTER TABLE "{flow.name}" DROP COLUMN account'.encode())
+        connection.execute(f'ALTER TABLE "{flow.name}" ALTER id TYPE text'.encode())
+    with pytest.raises(TargetError) as caught:
+        flow.run()
+    assert "'id' is text there and bigint here (bigint)" in str(caught.value)
+    assert "it has no column 'account' (text)" in str(caught.value)
+    with psycopg.connect(flow.stack.dsn) as connection:
+        connection.execute(f'DROP TABLE "{flow.name}"'.encode())
+    flow.send(10)
+    flow.run()
+    assert flow.rows() == list(range(30, 40)), "what was dropped with the table stays dropped"
+
+
+def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
+    flow.send(50)
+
+    def drop(progress: Progress) -> None:
+        if progress.batch == 0:
+            with psycopg.connect(flow.stack.dsn) as connection:
+                connection.execute(f'DROP TABLE "{flow.name}"'.encode())
+            flow.send(20)
+
+    with pytest.raises(
+        TargetError, match="cannot write to .* any more: relation .* does not exist"
+    ):
+        _stop_after(flow, drop)
+
+
+def _stop_after(flow: Flow, told: Callable[[Progress], None]) -> None:
+    flow.pipeline().run(settings=flow.settings, spark=flow.spark, told=told)
+
+
+def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
+    flow.send(300)
+    restarted: list[int] = []
+
+    def restart(progress: Progress) -> None:
+        if not restarted:
+            flow.stack.postgres.process.kill()
+            flow.stack.postgres.start()
+            restarted.append(progress.batch)
+
+    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=restart)
+    assert restarted == [0]
+    flow.check()
+
+
+def test_a_stateful_pipeline_without_its_checkpoint_is_refused(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    shutil.rmtree(flow.checkpoint)
+    flow.send(10)
+    with pytest.raises(LedgerError, match="is gone. The state is in the checkpoint.*rebuild"):
+        flow.run(transform=COUNTS, sink=sink)
+
+
+def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    shutil.copytree(flow.checkpoint, flow.folder / "older")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    shutil.rmtree(flow.checkpoint)
+    (flow.folder / "older").rename(flow.checkpoint)
+    flow.run(transform=COUNTS, sink=sink)
+    flow.send(50)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
+        (f"a{n}", 50) for n in range(5)
+    ]
+
+
+def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    _no_commit(flow)
+    flow.send(50)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
+        (f"a{n}", 30) for n in range(5)
+    ]
