@@ -10,6 +10,8 @@ pytest_plugins = [
     "fixtures.consuming",
     "fixtures.locked",
     "fixtures.killing",
+    "fixtures.flows",
+    "fixtures.proxy",
 ]
 
 LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}

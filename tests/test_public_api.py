@@ -22,7 +22,7 @@ LAYERS = (
     ("spark.jars", "spark.daemon"),
     ("kafka.connection", "kafka.properties"),
     ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools"),
-    ("postgres.connecting", "postgres.arrow"),
+    ("postgres.connecting", "postgres.arrow", "postgres.plain"),
     ("kafka.cluster", "kafka.groups", "kafka.topics", "kafka.producer", "postgres.server"),
     ("kafka.loader", "kafka.reader", "postgres.schema", "consumer.retry", "consumer.dedup"),
     ("consumer.deliveries",),

@@ -1,87 +1,22 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
-import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import psycopg
 import pytest
 from confluent_kafka import TopicPartition
-from pyspark.sql import SparkSession
 
-from tallygate import Kafka, Pipeline, Postgres, Producer, Stack, Topics
+from fixtures.flows import Flow
+from fixtures.proxy import Proxy
+from tallygate import Postgres
 from tallygate.errors import FencedError, LedgerError, LostRangeError, TargetError
 from tallygate.kafka import clients
 from tallygate.pipeline.engine import Progress
-from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
-SCHEMA = "id long, account string"
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
-
-
-class Flow:
-    """One pipeline on the small stack, its topic and its table, all of one name."""
-
-    def __init__(self, name: str, stack: Stack, spark: SparkSession, folder: Path) -> None:
-        self.name, self.stack, self.spark, self.folder = name, stack, spark, folder
-        self.settings = Settings.load({"stack": stack.name})
-        self.topics = Topics(stack.cluster.connection, self.settings)
-        self.sent = 0
-        self.topics.create(name, partitions=3)
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-    def send(self, count: int, **place: Any) -> None:
-        with Producer(self.stack.cluster.connection) as producer:
-            for number in range(self.sent, self.sent + count):
-                row = {"id": number, "account": f"a{number % 5}"}
-                producer.send(self.name, json.dumps(row), key=f"a{number % 5}", **place)
-        self.sent += count
-
-    def pipeline(self, **fields: Any) -> Pipeline:
-        given = {
-            "name": self.name,
-            "source": Kafka(self.name, schema=SCHEMA, max_records=100),
-            "sink": Postgres(self.name),
-            "checkpoint": str(self.checkpoint),
-            **fields,
-        }
-        return Pipeline(**given)
-
-    def run(self, **fields: Any) -> list[str]:
-        """Run until all is read; return the notes."""
-        options = {name: fields.pop(name) for name in ("accept_loss",) if name in fields}
-        notes: list[str] = []
-        self.pipeline(**fields).run(
-            until="available",
-            settings=self.settings,
-            spark=self.spark,
-            note=notes.append,
-            **options,
-        )
-        return notes
-
-    def rows(self, query: str = "SELECT id FROM {table} ORDER BY id") -> list[Any]:
-        with psycopg.connect(self.stack.dsn) as connection:
-            text = query.format(table=f'"{self.name}"')
-            found = connection.execute(text.encode()).fetchall()
-        return [row[0] if len(row) == 1 else row for row in found]
-
-    def check(self) -> None:
-        assert self.rows() == list(range(self.sent))
-
-
-@pytest.fixture
-def flow(
-    request: pytest.FixtureRequest, small_stack: Stack, spark: SparkSession, tmp_path: Path
-) -> Iterator[Flow]:
-    yield Flow(request.node.name.removeprefix("test_")[:50], small_stack, spark, tmp_path)
 
 
 def _no_commit(flow: Flow) -> None:
@@ -322,3 +257,23 @@ def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow:
     assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
         (f"a{n}", 30) for n in range(5)
     ]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("driver_rows", [20_000, 0], ids=["driver", "partition"])
+def test_a_connection_cut_during_commit(
+    flow: Flow, proxy: Proxy, lost: str, driver_rows: int
+) -> None:
+    """Whether the commit arrived is not known; the ledger is asked, and nothing comes twice."""
+    flow.send(300)
+
+    def arm(progress: Progress) -> None:
+        if progress.batch == 0:
+            proxy.armed = lost
+
+    sink = Postgres(flow.name, dsn=proxy.dsn, driver_rows=driver_rows)
+    flow.pipeline(sink=sink).run(
+        until="available", settings=flow.settings, spark=flow.spark, told=arm
+    )
+    assert proxy.cut == 1
+    flow.check()

@@ -12,7 +12,6 @@ run reads are therefore final.
 
 import json
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tallygate.errors import FencedError, LedgerError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Place, Range
 from tallygate.postgres.connecting import connect
+from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.schema import upgrade
 
 __all__ = ["BatchRow", "Claim", "PipelineRow", "PostgresLedger"]
@@ -299,7 +299,7 @@ class PostgresLedger:
             (json.dumps(progress), claim.pipeline, claim.epoch, claim.pipeline),
         )
         if not rows:
-            raise claim.fenced(_Plain(self._open()))
+            raise claim.fenced(PlainConnection(self._open()))
         return bool(rows[0][0])
 
     def end(self, claim: Claim, outcome: str) -> None:
@@ -325,15 +325,4 @@ class PostgresLedger:
         except (psycopg.OperationalError, psycopg.InterfaceError):
             self.close()
             done = self._open().execute(statement.encode(), values)
-        return done.fetchall() if done.description else []
-
-
-class _Plain:
-    """A psycopg connection as the ledger's statements want it."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self._connection = connection
-
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        done = self._connection.execute(re.sub(r"\$\d+", "%s", statement).encode(), values)
         return done.fetchall() if done.description else []

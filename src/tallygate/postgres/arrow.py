@@ -5,14 +5,17 @@ goes through here: blocks of Arrow by `ingest`, the few statements of the ledger
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import adbc_driver_postgresql.dbapi as adbc
+import psycopg
 import pyarrow as pa
 from adbc_driver_manager import AdbcStatusCode
 
-__all__ = ["ArrowConnection", "is_gone", "is_lost", "is_refusal", "pooled"]
+from tallygate.postgres.plain import PlainConnection
+
+__all__ = ["ArrowConnection", "Connected", "is_gone", "is_lost", "is_refusal", "pooled"]
 
 NOT_FOUND = AdbcStatusCode.NOT_FOUND
 
@@ -49,32 +52,31 @@ class ArrowConnection:
                 part.close()
 
 
-_open: dict[str, ArrowConnection] = {}
+Connected = ArrowConnection | PlainConnection
+_open: dict[tuple[str, bool], Connected] = {}
 
 
-class pooled:  # noqa: N801 - used as a function: `with pooled(dsn) as connection`
-    """This process's connection to `dsn`. Whatever fails inside closes it: the state of a
-    connection after a failure is not worth a guess. What is not committed at the end is rolled
-    back."""
+@contextlib.contextmanager
+def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
+    """This process's connection to `dsn`; a careful one has savepoints.
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-
-    def __enter__(self) -> ArrowConnection:
-        if self._dsn not in _open:
-            _open[self._dsn] = ArrowConnection(self._dsn)
-        return _open[self._dsn]
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None:
-            _open[self._dsn].rollback()
-        else:
-            _open.pop(self._dsn).close()
+    Whatever fails inside closes it: the state of a connection after a failure is not worth a guess.
+    What is not committed at the end is rolled back."""
+    if (dsn, careful) not in _open:
+        _open[dsn, careful] = PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
+    connection = _open[dsn, careful]
+    try:
+        yield connection
+        connection.rollback()
+    except BaseException:
+        _open.pop((dsn, careful), None)
+        connection.close()
+        raise
 
 
 def is_lost(error: BaseException) -> bool:
     """Whether the server went away, or broke off by itself: the outcome is unknown."""
-    if not isinstance(error, adbc.Error) or is_gone(error):
+    if not isinstance(error, adbc.Error | psycopg.Error) or is_gone(error) or is_refusal(error):
         return False
     state = error.sqlstate
     return not state or state[:2] in ("08", "40", "53", "57", "XX")
@@ -82,11 +84,14 @@ def is_lost(error: BaseException) -> bool:
 
 def is_gone(error: BaseException) -> bool:
     """Whether a table or a column is not there (any more)."""
-    if not isinstance(error, adbc.Error):
-        return False
-    return (error.sqlstate or "")[:2] == "42" or error.status_code is NOT_FOUND
+    if getattr(error, "status_code", None) is NOT_FOUND:
+        return True
+    return isinstance(error, adbc.Error | psycopg.Error) and (error.sqlstate or "")[:2] == "42"
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server refused a row: its data (class 22) or a constraint (class 23)."""
-    return isinstance(error, adbc.Error) and (error.sqlstate or "")[:2] in ("22", "23")
+    """Whether a row was refused: its data (class 22) or a constraint (class 23)."""
+    if isinstance(error, psycopg.DataError):
+        return True
+    state = error.sqlstate if isinstance(error, adbc.Error | psycopg.Error) else None
+    return (state or "")[:2] in ("22", "23")

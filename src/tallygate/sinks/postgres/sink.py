@@ -27,7 +27,8 @@ from tallygate.errors import FencedError, TargetError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.ledger.postgres import BatchRow, Claim, PostgresLedger
 from tallygate.ledger.ranges import Place, Range, count, remaining
-from tallygate.postgres.arrow import ArrowConnection, is_refusal, pooled
+from tallygate.postgres.arrow import Connected, is_refusal, pooled
+from tallygate.postgres.plain import JSON
 from tallygate.postgres.schema import SCHEMA
 from tallygate.records.decoding import Decoder
 from tallygate.sinks.postgres.staging import Staging
@@ -148,7 +149,7 @@ class PostgresSink:
         read = time.perf_counter() - started
         blocks = Blocks(writer, iter(table.to_batches()))
         rows = 0
-        with pooled(self.dsn) as connection:
+        with pooled(self.dsn, careful=self._careful) as connection:
 
             def save() -> None:
                 nonlocal rows
@@ -165,7 +166,7 @@ class PostgresSink:
         write = self._since(started) - read - commit
         return Written("driver", rows, {"read": read, "write": write, "commit": commit})
 
-    def _save(self, connection: ArrowConnection, writer: Writer, blocks: Blocks) -> int:
+    def _save(self, connection: Connected, writer: Writer, blocks: Blocks) -> int:
         """Rows into the table, over the staging table where they are not just appended."""
         if self._plain_append:
             return writer.ingest(connection, blocks, blocks)
@@ -203,7 +204,7 @@ class PostgresSink:
         staged = sum(report.rows for report in reports)
         seconds = _sums(reports)
         rows = 0
-        with pooled(self.dsn) as connection:
+        with pooled(self.dsn, careful=self._careful) as connection:
 
             def merge() -> None:
                 nonlocal rows
@@ -248,7 +249,7 @@ class PostgresSink:
 
     def _record(
         self,
-        connection: ArrowConnection,
+        connection: Connected,
         batch: int,
         way: str,
         left: tuple[Range, ...],
@@ -285,7 +286,9 @@ class PostgresSink:
 
 
 def _arrow(columns: Iterable[Column]) -> pa.Schema:
-    return pa.schema([(column.name, column.arrow) for column in columns])
+    return pa.schema(
+        [pa.field(c.name, c.arrow, metadata=JSON if c.json else None) for c in columns]
+    )
 
 
 def _quoted(name: str) -> str:

@@ -16,7 +16,7 @@ from psycopg import sql
 from tallygate.errors import TargetError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.postgres import Claim
-from tallygate.postgres.arrow import ArrowConnection, is_refusal
+from tallygate.postgres.arrow import Connected, is_refusal
 from tallygate.postgres.schema import SCHEMA
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.postgres.table import Column, Target
@@ -77,12 +77,12 @@ class Staging:
         )
         return cls(name, target, columns, staged, key, mode)
 
-    def clear(self, connection: ArrowConnection) -> None:
+    def clear(self, connection: Connected) -> None:
         connection.rows(f"TRUNCATE {self._quoted} RESTART IDENTITY")
 
     def merge(
         self,
-        connection: ArrowConnection,
+        connection: Connected,
         attempts: Sequence[str],
         expected: int,
         *,
@@ -106,7 +106,7 @@ class Staging:
         return self._carefully(connection, listed, 0, counted[1], letters)
 
     def _carefully(
-        self, connection: ArrowConnection, listed: str, low: int, high: int, letters: list[Letter]
+        self, connection: Connected, listed: str, low: int, high: int, letters: list[Letter]
     ) -> int:
         """Insert the rows numbered in (low, high], halving what is refused."""
         if low >= high:
@@ -126,7 +126,7 @@ class Staging:
             connection, listed, middle, high, letters
         )
 
-    def _insert(self, connection: ArrowConnection, listed: str, low: int, high: int) -> int:
+    def _insert(self, connection: Connected, listed: str, low: int, high: int) -> int:
         counted = connection.rows(
             f"WITH merged AS ({self._statement()} RETURNING 1) SELECT count(*) FROM merged",
             listed,
@@ -165,7 +165,7 @@ class Staging:
             return ", _offset DESC, _row DESC"
         return ", _row DESC"
 
-    def _letter(self, connection: ArrowConnection, listed: str, row: int, message: str) -> Letter:
+    def _letter(self, connection: Connected, listed: str, row: int, message: str) -> Letter:
         names = [column.name for column in self.staged]
         found = connection.rows(
             f"SELECT {', '.join(f'{_identifier(name)}::text' for name in names)} "

@@ -23,7 +23,7 @@ from tallygate.failpoints import reach
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.postgres import Claim
 from tallygate.ledger.ranges import Place, Range
-from tallygate.postgres.arrow import ArrowConnection, is_gone, is_lost, is_refusal, pooled
+from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.records.decoding import COORDINATES, Decoder
 
 __all__ = ["REPORT", "Blocks", "Report", "Writer", "committed", "problem_of"]
@@ -77,7 +77,7 @@ def problem_of(error: BaseException) -> str | None:
 
 
 def committed(
-    connection: ArrowConnection,
+    connection: Connected,
     delivery: str,
     batch: int,
     rows: Callable[[], None],
@@ -224,7 +224,7 @@ class Writer:
         first = next(incoming, None)
         if first is None and blocks.place is None:
             return  # which partition this was is not known here: the driver moves it
-        with pooled(self.dsn) as connection:
+        with pooled(self.dsn, careful=self.careful) as connection:
 
             def rows() -> None:
                 report.rows = self.ingest(connection, _again(first, incoming), blocks)
@@ -239,7 +239,7 @@ class Writer:
 
     def _stage(self, blocks: Blocks, report: Report) -> None:
         report.attempt = uuid.uuid4().hex
-        with pooled(self.dsn) as connection:
+        with pooled(self.dsn, careful=self.careful) as connection:
             report.rows = self.ingest(connection, blocks, blocks, report.attempt)
             if blocks.letters:
                 self.claim.check(connection)
@@ -248,7 +248,7 @@ class Writer:
 
     def ingest(
         self,
-        connection: ArrowConnection,
+        connection: Connected,
         incoming: Iterable[tuple[pa.RecordBatch, pa.RecordBatch | None]],
         blocks: Blocks,
         attempt: str | None = None,
@@ -282,7 +282,7 @@ class Writer:
 
     def _carefully(
         self,
-        connection: ArrowConnection,
+        connection: Connected,
         block: pa.RecordBatch,
         coordinates: pa.RecordBatch | None,
         like: pa.Schema,

@@ -1,0 +1,63 @@
+"""A connection to PostgreSQL for careful work: slower than Arrow's, but with savepoints.
+
+After an error ADBC lets a transaction only be rolled back as a whole. Where single rows may be
+refused and the rest is to be kept, rows go by a text COPY of psycopg's instead. It takes the same
+statements and the same blocks.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+__all__ = ["JSON", "PlainConnection"]
+
+JSON = {b"json": b"1"}
+"""Marks a field whose texts are jsonb's binary form: a version byte, then the text."""
+
+
+class PlainConnection:
+    """Statements belong to a transaction that begins by itself and ends by commit or rollback."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, dsn: str) -> "PlainConnection":
+        return cls(psycopg.connect(dsn))
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement with $1, $2…; return what it returns."""
+        with psycopg.RawCursor(self._connection) as cursor:
+            cursor.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def ingest(
+        self, schema: str, table: str, blocks: Iterable[pa.RecordBatch], like: pa.Schema
+    ) -> int:
+        """COPY blocks into a table; return how many rows."""
+        names = sql.SQL(", ").join(sql.Identifier(name) for name in like.names)
+        into = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(schema, table), names)
+        json = {field.name for field in like if field.metadata == JSON}
+        count = 0
+        with self._connection.cursor() as cursor, cursor.copy(into) as copy:
+            for block in blocks:
+                for row in block.to_pylist():
+                    copy.write_row([_text(value, name in json) for name, value in row.items()])
+                count += block.num_rows
+        return count
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _text(value: Any, json: bool) -> Any:
+    return value[1:] if json and value is not None else value
