@@ -41,6 +41,7 @@ LAYERS = (
     ("pipeline.source", "pipeline.engine"),
     ("pipeline.launch",),
     ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
+    ("pipeline.rebuild",),
     ("doctor", "demo"),
     ("cli.output",),
     ("cli.options",),

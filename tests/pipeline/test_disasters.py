@@ -14,6 +14,7 @@ from tallygate import Postgres
 from tallygate.errors import FencedError, LedgerError, LostRangeError, TargetError
 from tallygate.kafka import clients
 from tallygate.pipeline.engine import Progress
+from tallygate.pipeline.rebuild import rebuild
 from tallygate.waiting import wait_until
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
@@ -220,7 +221,9 @@ def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
     flow.check()
 
 
-def test_a_stateful_pipeline_without_its_checkpoint_is_refused(flow: Flow) -> None:
+def test_a_stateful_pipeline_without_its_checkpoint_is_refused_and_can_be_rebuilt(
+    flow: Flow,
+) -> None:
     sink = Postgres(flow.name, mode="upsert", key="account")
     flow.send(100)
     flow.run(transform=COUNTS, sink=sink)
@@ -228,6 +231,15 @@ def test_a_stateful_pipeline_without_its_checkpoint_is_refused(flow: Flow) -> No
     flow.send(10)
     with pytest.raises(LedgerError, match="is gone. The state is in the checkpoint.*rebuild"):
         flow.run(transform=COUNTS, sink=sink)
+    pipeline = flow.pipeline(transform=COUNTS, sink=sink)
+    done = rebuild(pipeline, settings=flow.settings, spark=flow.spark)
+    query = "SELECT account, payments FROM {table} ORDER BY 1"
+    assert flow.rows(query) == [(f"a{n}", 22) for n in range(5)]
+    old = flow.rows(f'SELECT sum(payments)::int FROM "{done.before}"')
+    assert old == [100], "the old table is kept"
+    flow.send(40)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows(query) == [(f"a{n}", 30) for n in range(5)]
 
 
 def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: Flow) -> None:

@@ -1,4 +1,4 @@
-"""`tallygate init`, `check`, `run` and `stop`: pipelines in YAML files."""
+"""`tallygate init`, `check`, `run`, `stop` and `rebuild`: pipelines in YAML files."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ class Until(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, check, run, stop):
+    for command in (init, check, run, stop, rebuild):
         app.command()(command)
 
 
@@ -127,6 +127,26 @@ def stop(
 
     number = request_stop(pipeline, running_dsn(settings), settings.timeout)
     print(f"Run {number} of {pipeline} is asked to stop after its batch.")
+
+
+@with_settings
+def rebuild(file: File, *, settings: "Settings") -> None:
+    """Compute a pipeline's table anew from the earliest record, and swap it in at once."""
+    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.pipeline.rebuild import rebuild as compute
+    from tallygate.spark.session import session
+
+    pipeline = Pipeline.load(file)
+    with progress_display() as progress:
+        spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
+    try:
+        with _view(f"{pipeline.name} (rebuild)", False) as (told, _):
+            done = compute(pipeline, settings=settings, spark=spark, told=told)
+    finally:
+        spark.stop()
+    print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
+    if done.before is not None:
+        print(f"The table that it replaces is kept as {done.before}.")
 
 
 @contextmanager

@@ -133,6 +133,8 @@ def open_producer(connection: Connection, transactional_id: str) -> Producer:
         delivery_report_only_error=True,
     )
     with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
+        # Without a connection that is up already, librdkafka often waits half a second for one.
+        producer.list_topics(timeout=ANSWER_TIMEOUT)
         producer.init_transactions(ANSWER_TIMEOUT)
     return producer
 

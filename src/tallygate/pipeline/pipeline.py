@@ -126,7 +126,7 @@ class Pipeline(PipelineSpec):
             _store(
                 self.sink, self.name, self.delivery, connection, self.source.topic, spark, settings
             ),
-            self.checkpoint or str(settings.state_dir / "checkpoints" / self.name),
+            self.checkpoint_path(settings),
             connection,
             self.sink.mode if isinstance(self.sink, Postgres) else "append",
             trigger,
@@ -136,6 +136,9 @@ class Pipeline(PipelineSpec):
             told,
             note,
         )
+
+    def checkpoint_path(self, settings: Settings) -> str:
+        return self.checkpoint or str(settings.state_dir / "checkpoints" / self.name)
 
     def _frame(self, spark: SparkSession, connection: Connection, keeper: Keeper) -> DataFrame:
         raw = raw_stream(spark, self.source, connection)

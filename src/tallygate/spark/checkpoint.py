@@ -96,6 +96,16 @@ class Checkpoint:
         self._write("offsets/0", f"v1\n{json.dumps(settings)}\n{json.dumps(offsets)}")
         self._write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
 
+    @property
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._hadoop.Path(self.path)))
+
+    def rename(self, path: str) -> None:
+        """Move the folder; nothing may be there yet."""
+        if not self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(path)):
+            raise LedgerError(f"the checkpoint {self.path} could not be moved to {path}.")
+        self.path = path
+
     def set_aside(self, suffix: str) -> str:
         """Rename the folder, so that nothing of it is lost and nothing of it is used."""
         aside = f"{self.path.rstrip('/')}.{suffix}"

@@ -99,7 +99,7 @@ class Staging:
         if counted[0] != expected:
             raise Retry(f"{expected} rows were staged and {counted[0]} are there")
         if self.mode == "replace":
-            connection.rows(f"DELETE FROM {_quoted(self.target)}")
+            connection.rows(f"DELETE FROM {self.target.quoted}")
         if not careful:
             return self._insert(connection, listed, 0, counted[1])
         connection.rows("SET CONSTRAINTS ALL IMMEDIATE")
@@ -141,7 +141,7 @@ class Staging:
             f"FROM {self._quoted} WHERE _attempt = ANY (string_to_array($1, ',')) "
             "AND _row > $2 AND _row <= $3"
         )
-        into = f"INSERT INTO {_quoted(self.target)} ({names})"
+        into = f"INSERT INTO {self.target.quoted} ({names})"
         if not self.key:
             return f"{into} SELECT {names} {chosen} ORDER BY _row"
         keys = ", ".join(_identifier(name) for name in self.key)
@@ -196,7 +196,3 @@ class Staging:
 
 def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _quoted(target: Target) -> str:
-    return f"{_identifier(target.schema)}.{_identifier(target.name)}"

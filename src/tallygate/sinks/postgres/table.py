@@ -78,6 +78,11 @@ class Target:
         return cls(row[0], parts[0])
 
     @property
+    def quoted(self) -> str:
+        """As it is written in SQL, and as `parse` reads it."""
+        return ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, self.name))
+
+    @property
     def identifier(self) -> sql.Identifier:
         return sql.Identifier(self.schema, self.name)
 

@@ -1,0 +1,117 @@
+"""Rebuilding a pipeline: everything once more from the earliest record, then swapped in at once.
+
+A pipeline with state whose checkpoint is gone cannot go on: the state is in the checkpoint. So a
+copy of it, with a name, a table and a checkpoint of its own, reads the source from the beginning.
+When it has caught up, one transaction takes the pipeline's next epoch, which fences a run that may
+still be alive, and exchanges tables and ledger rows. Readers see the old table until then, and the
+new one from then on.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from tallygate.errors import ConfigError, LedgerError
+from tallygate.pipeline.engine import Progress
+from tallygate.pipeline.pipeline import Pipeline, Summary
+from tallygate.postgres.connecting import connect
+from tallygate.settings import Settings
+from tallygate.sinks.postgres.table import Target
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spec import Postgres
+from tallygate.stack import running_dsn
+
+__all__ = ["Rebuilt", "rebuild"]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did, and where the table is that was replaced."""
+
+    summary: Summary
+    before: str | None
+
+
+def rebuild(
+    pipeline: Pipeline,
+    *,
+    settings: Settings,
+    spark: SparkSession,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Rebuilt:
+    sink = pipeline.sink
+    if not isinstance(sink, Postgres):
+        raise ConfigError("only pipelines into PostgreSQL can be rebuilt: a topic keeps its past.")
+    dsn = sink.dsn or running_dsn(settings)
+    with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
+        target = Target.parse(sink.table, connection)
+        copy = Target(target.schema, f"{target.name}__rebuild")
+        name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
+        _forget(connection, name, copy)
+        checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
+        summary = pipeline.model_copy(
+            update={
+                "name": name,
+                "checkpoint": checkpoint.path,
+                "source": pipeline.source.model_copy(update={"start": "earliest"}),
+                "sink": sink.model_copy(update={"table": copy.quoted}),
+            }
+        ).run(until="available", settings=settings, spark=spark, told=told)
+        before = _swap(connection, pipeline.name, name, target, copy)
+    old = Checkpoint(spark, path)
+    if old.exists:
+        old.set_aside(f"before-rebuild-{int(time.time())}")
+    checkpoint.rename(path)
+    return Rebuilt(summary, before)
+
+
+def _forget(connection: psycopg.Connection, name: str, copy: Target) -> None:
+    """Remove what a rebuild that did not finish has left."""
+    with connection.transaction():
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy.identifier))
+        known = connection.execute("SELECT to_regclass('tallygate.pipelines')").fetchone()
+        if known is not None and known[0] is not None:
+            connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (name,))
+
+
+def _swap(
+    connection: psycopg.Connection, name: str, copy_name: str, target: Target, copy: Target
+) -> str | None:
+    """Exchange tables and ledger in one transaction; return the name of the old table."""
+    with connection.transaction():
+        row = connection.execute(
+            "UPDATE tallygate.pipelines AS p SET epoch = p.epoch + 1, stateful = c.stateful, "
+            "checkpoint_id = c.checkpoint_id FROM tallygate.pipelines AS c "
+            "WHERE p.name = %s AND c.name = %s RETURNING p.epoch",
+            (name, copy_name),
+        ).fetchone()
+        if row is None:
+            raise LedgerError(f"pipeline {name!r} has never run here; there is nothing to rebuild.")
+        before = None
+        there = connection.execute(
+            "SELECT to_regclass(%s)", (target.identifier.as_string(connection),)
+        ).fetchone()
+        rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
+        if there is not None and there[0] is not None:
+            before = f"{target.name}__before_{row[0]}"
+            connection.execute(rename.format(target.identifier, sql.Identifier(before)))
+        connection.execute(rename.format(copy.identifier, sql.Identifier(target.name)))
+        for table in ("positions", "dead_letter_records", "lost_ranges", "batches"):
+            ours = sql.Identifier("tallygate", table)
+            connection.execute(sql.SQL("DELETE FROM {} WHERE pipeline = %s").format(ours), (name,))
+            connection.execute(
+                sql.SQL("UPDATE {} SET pipeline = %s WHERE pipeline = %s").format(ours),
+                (name, copy_name),
+            )
+        connection.execute(
+            "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version, stopped_at, outcome) "
+            "SELECT %s, %s, host, pid, version, now(), 'rebuilt' FROM tallygate.runs "
+            "WHERE pipeline = %s ORDER BY epoch DESC LIMIT 1",
+            (name, row[0], copy_name),
+        )
+        connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (copy_name,))
+    return before

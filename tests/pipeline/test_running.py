@@ -1,0 +1,334 @@
+"""Running pipelines as users do: files, commands, signals, jobs that exist."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from fixtures.commands import Tallygate
+from fixtures.flows import SCHEMA, Flow
+from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Topics, write_stream
+from tallygate.errors import ConfigError, LostRangeError
+from tallygate.kafka import clients
+from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.waiting import wait_until
+
+
+def _yaml(flow: Flow) -> str:
+    return textwrap.dedent(
+        f"""
+        name: {flow.name}
+        source:
+          topic: {flow.name}
+          schema: "{SCHEMA}"
+          max_records: 100
+        sink:
+          table: {flow.name}
+        checkpoint: {flow.checkpoint}
+        """
+    )
+
+
+def test_init_check_run_and_status(flow: Flow, tallygate: Tallygate, tmp_path: Path) -> None:
+    flow.send(250)
+    tallygate("init", flow.name, "--topic", flow.name, "--name", "small")
+    file = tmp_path / f"{flow.name}.yaml"
+    assert "schema: id long, account string" in file.read_text()
+    tallygate(
+        "init", flow.name, "--topic", flow.name, "--name", "small", code=ConfigError.exit_code
+    )
+    said = tallygate("check", str(file)).stdout
+    assert "plan       narrow" in said
+    assert "exactly-once, by partition; small batches by the driver" in said
+    said = tallygate("run", str(file), "--until", "available", "--name", "small").stdout
+    assert "done; 1 batches, 250 records, 250 rows, 0 dead letters" in said
+    flow.check()
+    found = json.loads(tallygate("status", "--name", "small", "-o", "json").stdout)
+    (mine,) = [each for each in found["pipelines"] if each["pipeline"] == flow.name]
+    assert (mine["state"], mine["outcome"]) == ("stopped", "done")
+    assert sum(mine["positions"].values()) == 250
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "stop"])
+def test_a_run_finishes_its_batch_and_stops(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path, how: str
+) -> None:
+    flow.send(150)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(_yaml(flow))
+    command = [sys.executable, "-m", "tallygate", "run", str(file), "--name", "small", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        events = [json.loads(running.stdout.readline()) for _ in range(2)]
+        assert [event["rows"] for event in events] == [100, 50]
+        if how == "stop":
+            wait_until(lambda: _state(tallygate, flow.name) == "running", 20, "no heartbeat")
+            tallygate("stop", flow.name, "--name", "small")
+        else:
+            running.send_signal(signal.SIGTERM)
+        rest = [json.loads(line) for line in running.stdout]
+        assert running.wait(60) == 0
+    assert rest[-1]["event"] == "end"
+    assert rest[-1]["outcome"] == "stopped"
+    flow.check()
+
+
+def _state(tallygate: Tallygate, name: str) -> str:
+    found = json.loads(tallygate("status", "--name", "small", "-o", "json").stdout)
+    return next(str(p["state"]) for p in found["pipelines"] if p["pipeline"] == name)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("table:", "tabel:"), "line 8: sink.tabel is no field; did you mean 'table'?"),
+        (("max_records: 100", "max_records: 0"), "line 6: source.max_records"),
+        (("topic:", "tpoic:"), "source.tpoic is no field; did you mean 'topic'?"),
+        (("name: ", "delivery: twice\nname: "), "delivery"),
+        (("id long", "id lonk"), "source.schema 'id lonk"),
+        (("name: ", "name: [1"), "is not valid YAML"),
+        (("table: ", "table: ${NOT_SET}"), "uses ${NOT_SET}, which the environment does not set"),
+        (("table: ", "mode: upsert\n  table: "), "needs a key"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_place(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(_yaml(flow).replace(*change))
+    assert said in tallygate("check", str(file), code=ConfigError.exit_code).stderr
+
+
+def test_the_environment_fills_in(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TABLE_OF_TEST", "somewhere")
+    file = tmp_path / "pipeline.yaml"
+    text = _yaml(flow).replace(f"table: {flow.name}", "table: ${TABLE_OF_TEST}_${OTHER:else}")
+    file.write_text(text)
+    assert Pipeline.load(file).sink == Postgres("somewhere_else")
+
+
+def _stream(flow: Flow) -> object:
+    return (
+        flow.spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", flow.stack.bootstrap_servers)
+        .option("subscribe", flow.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 100)
+        .load()
+        .selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event")
+        .select("event.*")
+    )
+
+
+def test_a_job_that_exists_changes_one_line(flow: Flow) -> None:
+    """It ran with foreachBatch; its checkpoint is taken over, and it goes on where it was."""
+    flow.send(150)
+    old: list[int] = []
+    writer = _stream(flow).writeStream  # type: ignore[attr-defined]
+    writer.foreachBatch(lambda batch, _: old.extend(row.id for row in batch.collect())).option(
+        "checkpointLocation", str(flow.checkpoint)
+    ).trigger(availableNow=True).start().awaitTermination()
+    assert sorted(old) == list(range(150))
+    flow.send(200)
+    for _ in range(2):
+        query = write_stream(
+            _stream(flow),  # type: ignore[arg-type]
+            name=flow.name,
+            sink=Postgres(flow.name),
+            checkpoint=str(flow.checkpoint),
+            trigger={"availableNow": True},
+            settings=flow.settings,
+        )
+        query.awaitTermination()
+    assert flow.rows() == list(range(150, 350))
+    assert flow.rows("SELECT DISTINCT _topic FROM {table}") == [flow.name]
+
+
+def test_a_frame_that_cannot_be_delivered_is_refused(flow: Flow) -> None:
+    rate = flow.spark.readStream.format("rate").load()
+    where = {"name": flow.name, "checkpoint": str(flow.checkpoint), "settings": flow.settings}
+    with pytest.raises(ConfigError, match="not Kafka|0 Kafka clusters"):
+        write_stream(rate, sink=Postgres("t"), **where)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a streaming frame"):
+        write_stream(flow.spark.range(1), sink=Postgres("t"), **where)  # type: ignore[arg-type]
+
+
+def test_a_job_runs_under_spark_submit(flow: Flow, tmp_path: Path) -> None:
+    flow.send(50)
+    program = tmp_path / "job.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            from pyspark.sql import SparkSession
+            import tallygate
+            spark = SparkSession.builder.getOrCreate()
+            frame = (
+                spark.readStream.format("kafka")
+                .option("kafka.bootstrap.servers", "{flow.stack.bootstrap_servers}")
+                .option("subscribe", "{flow.name}").option("startingOffsets", "earliest").load()
+                .selectExpr("from_json(CAST(value AS STRING), '{SCHEMA}') AS e").select("e.*")
+            )
+            tallygate.write_stream(
+                frame, name="{flow.name}", sink=tallygate.Postgres("{flow.name}"),
+                checkpoint="{flow.checkpoint}", trigger={{"availableNow": True}},
+                settings=tallygate.Settings.load({{"stack": "small"}}),
+            ).awaitTermination()
+            """
+        )
+    )
+    from tallygate.java import find_java
+    from tallygate.spark.jars import jar_paths
+
+    jars = ",".join(str(path) for path in jar_paths("spark", flow.settings))
+    submit = Path(sys.executable).parent / "spark-submit"
+    done = subprocess.run(
+        [str(submit), "--master", "local[2]", "--jars", jars, str(program)],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "JAVA_HOME": str(find_java(flow.settings).home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    flow.check()
+
+
+def test_the_group_shows_the_lag(flow: Flow) -> None:
+    flow.send(60)
+    flow.run()
+    admin = clients.admin(flow.stack.cluster.connection)
+
+    def committed() -> int:
+        asked = [ConsumerGroupTopicPartitions(f"tallygate.{flow.name}")]
+        (future,) = admin.list_consumer_group_offsets(asked).values()
+        return sum(each.offset for each in future.result().topic_partitions or ())
+
+    wait_until(lambda: committed() == 60, 10, "the group was not told")
+
+
+@pytest.mark.parametrize("start", ["latest", "time", "offsets"])
+def test_where_a_new_pipeline_starts(flow: Flow, start: str) -> None:
+    flow.send(30, partition=0)
+    flow.send(30, partition=0, timestamp=4_000_000_000_000)
+    where: object = {
+        "latest": "latest",
+        "time": "2090-01-01T00:00:00Z",
+        "offsets": {flow.name: {0: 40, 1: 0, 2: 0}},
+    }[start]
+    source = Kafka(flow.name, schema=SCHEMA, start=where)
+    flow.run(source=source)
+    flow.send(5, partition=0)
+    flow.run(source=source)
+    first = {"latest": 60, "time": 30, "offsets": 40}[start]
+    assert flow.rows() == list(range(first, 65))
+
+
+def test_several_topics_by_pattern_and_metadata(flow: Flow) -> None:
+    other = f"{flow.name}-too"
+    flow.topics.create(other)
+    flow.send(20)
+    flow.name, mine = other, flow.name
+    flow.send(10)
+    flow.name = mine
+    source = Kafka(pattern=f"{mine}.*", schema=SCHEMA, headers=True)
+    transform = (
+        "SELECT id, CAST(_key AS STRING) AS key, year(_timestamp) AS y, size(_headers) AS headers "
+        "FROM source"
+    )
+    flow.run(source=source, transform=transform)
+    assert flow.rows() == list(range(30))
+    assert flow.rows("SELECT _topic, count(*) FROM {table} GROUP BY 1 ORDER BY 1") == [
+        (mine, 20),
+        (other, 10),
+    ]
+    assert flow.rows("SELECT DISTINCT key FROM {table} ORDER BY 1") == [f"a{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("plan", ["narrow", "shuffled"])
+def test_a_kafka_sink_on_the_same_cluster(flow: Flow, plan: str) -> None:
+    target = f"{flow.name}-out"
+    flow.topics.create(target, partitions=2)
+    hint = "" if plan == "narrow" else "/*+ REPARTITION(2) */"
+    transform = f"SELECT {hint} id, account FROM source WHERE id % 2 = 0"
+    for _ in range(2):
+        flow.send(120)
+        flow.run(sink=KafkaSink(target, key="account"), transform=transform)
+    batches = read(Reading([target], exit_at_end=True), flow.stack.cluster.connection)
+    records = [to_record(message) for batch in batches for message in batch]
+    found = sorted(json.loads(record.value or b"")["id"] for record in records)
+    assert found == list(range(0, 240, 2))
+    assert {record.key for record in records} == {f"a{n}".encode() for n in range(5)}
+    traced = {name for record in records for name, _ in record.headers}
+    assert traced == ({"tallygate.source"} if plan == "narrow" else set())
+
+
+def test_retention_overtook_a_kafka_pipeline(flow: Flow) -> None:
+    from confluent_kafka import TopicPartition
+
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    flow.send(30, partition=1)
+    flow.run(sink=KafkaSink(target))
+    flow.send(30, partition=1)
+    admin = clients.admin(flow.stack.cluster.connection)
+    for future in admin.delete_records([TopicPartition(flow.name, 1, 45)]).values():
+        future.result()
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\)"):
+        flow.run(sink=KafkaSink(target))
+    flow.run(sink=KafkaSink(target), accept_loss=True)
+    batches = read(Reading([target], exit_at_end=True), flow.stack.cluster.connection)
+    assert sum(len(batch) for batch in batches) == 45
+
+
+def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: object) -> None:
+    """The offsets are kept there, for a stand-in topic; a lost checkpoint goes on from them."""
+    import shutil
+
+    from tallygate import Stack
+
+    assert isinstance(stack, Stack)
+    away = Topics(stack.cluster.connection, flow.settings)
+    target = f"{flow.name}-away"
+    away.create(target, partitions=2)
+    sink = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
+    for _ in range(2):
+        flow.send(120)
+        flow.run(sink=sink)
+        shutil.rmtree(flow.checkpoint)
+    batches = read(Reading([target], exit_at_end=True), stack.cluster.connection)
+    found = sorted(json.loads(m.value() or b"")["id"] for batch in batches for m in batch)
+    assert found == list(range(240))
+
+
+def test_a_table_of_the_store_can_be_read_while_it_is_written(flow: Flow) -> None:
+    """What a reader sees is the ledger's word: rows and positions of one snapshot agree."""
+    flow.send(300)
+    seen: list[tuple[int, int]] = []
+
+    def look(_: object) -> None:
+        with psycopg.connect(flow.stack.dsn) as connection:
+            row = connection.execute(
+                f'SELECT (SELECT count(*) FROM public."{flow.name}"), '
+                "(SELECT sum(next_offset) FROM tallygate.positions "
+                f"WHERE pipeline = '{flow.name}')".encode()
+            ).fetchone()
+        assert row is not None
+        seen.append((int(row[0]), int(row[1])))
+
+    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=look)
+    assert len(seen) == 3
+    assert all(rows == offsets for rows, offsets in seen)
