@@ -205,8 +205,8 @@ def write_stream(
         sink.mode if isinstance(sink, Postgres) else "append",
         trigger or {},
     )
-    query, engine = launch(job, frame.sparkSession)
-    _Heart(job.store, query, engine).start()
+    query, engine = _launched(job, frame.sparkSession)
+    _Heart(job.store, query, engine, alone=True).start()
     return query
 
 
@@ -221,14 +221,18 @@ class _Counts:
         self.letters = progress.letters
 
 
-def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
-    started = time.monotonic()
+def _launched(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     try:
-        query, engine = launch(job, spark)
+        return launch(job, spark)
     except BaseException as error:
         with contextlib.suppress(Exception):
             job.store.end(f"failed: {error}")
         raise
+
+
+def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
+    started = time.monotonic()
+    query, engine = _launched(job, spark)
     heart = _Heart(job.store, query, engine)
     heart.start()
     stopping = False
@@ -283,10 +287,15 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Heart:
-    """Says every few seconds that the run is alive, how far it is and what it waits for."""
+    """Says every few seconds that the run is alive and how far it is.
 
-    def __init__(self, store: Store, query: StreamingQuery, engine: Engine) -> None:
-        self._store, self._query, self._engine = store, query, engine
+    For a query that is left `alone` with its user it also does what a runner would: it stops the
+    query when asked to or fenced, and writes down how the run ended."""
+
+    def __init__(
+        self, store: Store, query: StreamingQuery, engine: Engine, *, alone: bool = False
+    ) -> None:
+        self._store, self._query, self._engine, self._alone = store, query, engine, alone
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: TallygateError | None = None
@@ -300,16 +309,24 @@ class _Heart:
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        while not self._stopped.wait(BEAT_EVERY):
+        while not self._stopped.wait(BEAT_EVERY) and self._query.isActive:
             try:
-                if not self._query.isActive:
-                    return
                 self.stop_requested = self._store.beat(self.progress())
             except FencedError as error:
                 self.failure = error
-                return
+                break
             except Exception:
                 continue  # the store is away: the batch at hand finds out what that means
+            if self._alone and self.stop_requested and self._engine.request_stop():
+                break
+        if self._alone:
+            self._end()
+
+    def _end(self) -> None:
+        failure = self.failure or self._engine.failure
+        with contextlib.suppress(Exception):
+            self._query.stop()
+            self._store.end("done" if failure is None else f"failed: {failure}")
 
     def progress(self) -> dict[str, Any]:
         last = self._engine.last

@@ -27,6 +27,7 @@ from tallygate.units import time_ms
 
 __all__ = ["decoded", "decoder_of", "raw_stream"]
 
+FETCH_WAIT_MS = 20
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
@@ -34,6 +35,9 @@ def raw_stream(spark: SparkSession, source: Kafka, connection: Connection) -> Da
     """The records of the source as Kafka has them."""
     reader = spark.readStream.format("kafka").options(**connection.spark())
     reader = reader.option("kafka.isolation.level", "read_committed")
+    # A fetch at the end of a partition waits for more, half a second by default, although the
+    # batch's end is known and the last record may be there already.
+    reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
     if source.pattern is not None:
         reader = reader.option("subscribePattern", source.pattern)
     else:
