@@ -249,7 +249,9 @@ def validated(
     try:
         return model(**fields)
     except ValidationError as error:
-        problem = error.errors()[0]
+        problems = error.errors()
+        strange = [each for each in problems if each["type"] == "extra_forbidden"]
+        problem = (strange or problems)[0]  # a name that is wrong explains one that is missing
         path = [part for part in problem["loc"] if part not in ("postgres", "kafka")]
         line = _line(nodes, path)
         place = f"{where}{f', line {line}' if line else ''}"

@@ -38,6 +38,9 @@ def test_a_wide_batch_of_which_one_partition_is_done_is_refused() -> None:
 def test_a_new_pipeline_starts_anywhere_and_a_new_partition_at_its_beginning() -> None:
     first = (Range("t", 0, 100, 110),)
     assert remaining(first, {}, divisible=False) == first
+    nothing_yet = (Range("t", 0, 100, 100),)
+    assert remaining(nothing_yet, {}, divisible=False) == nothing_yet
+    assert remaining(nothing_yet, {("t", 0): 100}, divisible=False) == ()
     assert remaining(first, {("other", 0): 3}, divisible=False) == first
     with pytest.raises(LedgerError, match="only up to 0: 100 offsets"):
         remaining(first, {("t", 1): 3}, divisible=False)

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -222,15 +224,18 @@ def test_the_group_shows_the_lag(flow: Flow) -> None:
 
 @pytest.mark.parametrize("start", ["latest", "time", "offsets"])
 def test_where_a_new_pipeline_starts(flow: Flow, start: str) -> None:
+    now = datetime.now(UTC)
+    two_days_ago = int((now - timedelta(days=2)).timestamp() * 1000)
+    flow.send(30, partition=0, timestamp=two_days_ago)
     flow.send(30, partition=0)
-    flow.send(30, partition=0, timestamp=4_000_000_000_000)
     where: object = {
         "latest": "latest",
-        "time": "2090-01-01T00:00:00Z",
+        "time": (now - timedelta(days=1)).isoformat(),
         "offsets": {flow.name: {0: 40, 1: 0, 2: 0}},
     }[start]
     source = Kafka(flow.name, schema=SCHEMA, start=where)
     flow.run(source=source)
+    shutil.rmtree(flow.checkpoint)
     flow.send(5, partition=0)
     flow.run(source=source)
     first = {"latest": 60, "time": 30, "offsets": 40}[start]
@@ -296,8 +301,6 @@ def test_retention_overtook_a_kafka_pipeline(flow: Flow) -> None:
 
 def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: object) -> None:
     """The offsets are kept there, for a stand-in topic; a lost checkpoint goes on from them."""
-    import shutil
-
     from tallygate import Stack
 
     assert isinstance(stack, Stack)

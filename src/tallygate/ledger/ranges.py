@@ -52,14 +52,15 @@ def remaining(
 ) -> tuple[Range, ...]:
     """The part of the ranges that the sink does not hold yet.
 
-    `divisible` says that rows carry their coordinates, so that a part can be written alone.
+    `divisible` says that rows carry their coordinates, so that a part can be written alone. A
+    partition that the ledger does not know is in the answer even if it holds nothing: where it was
+    begun must be written down, or "latest" would move on with every start.
     """
     topics = {topic for topic, _ in positions}
     left = []
     for each in ranges:
-        at = positions.get(each.place)
-        if at is None:
-            at = 0 if each.topic in topics else each.start  # a new partition has a beginning
+        held = positions.get(each.place)
+        at = held if held is not None else 0 if each.topic in topics else each.start
         if at < each.start:
             raise LedgerError(
                 f"the batch begins at {each}, but the sink holds {each.topic}/{each.partition} "
@@ -67,13 +68,13 @@ def remaining(
                 "ahead of the ledger; remove the checkpoint and start again, and a pipeline "
                 "without state goes on from the ledger."
             )
-        if at < each.until:
+        if at < each.until or held is None:
             left.append(Range(each.topic, each.partition, at, each.until))
-    whole = [each for each in ranges if len(each)]
-    if left and not divisible and sorted(left) != sorted(whole):
+    whole, needed = sorted(filter(len, ranges)), sorted(filter(len, left))
+    if needed and not divisible and needed != whole:
         raise LedgerError(
             f"the sink holds a part of this batch: of {_listed(whole)} it still needs "
-            f"{_listed(left)}. Its rows do not carry their coordinates (an aggregate, a join, or "
+            f"{_listed(needed)}. Its rows do not carry their coordinates (an aggregate, a join, or "
             "columns that were not selected), so the part cannot be told apart; rebuild the "
             "pipeline with `tallygate rebuild`."
         )

@@ -77,7 +77,7 @@ class KafkaTopicSink:
                 f"the batch has {partitions} Spark partitions for {len(whole)} of Kafka; remove "
                 "the source's option minPartitions or maxRecordsPerPartition."
             )
-        writer = self._writer(batch, left, trim=set(left) != whole)
+        writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
         reports = self._reports(self._prepared(frame), writer.write)
         done = {(report["topic"], report["partition"]) for report in reports}
         writer.move(each for each in left if each.place not in done)

@@ -94,7 +94,7 @@ class PostgresSink:
                 frame.write.format("noop").mode("append").save()
             return Written("skipped")
         whole = {each for each in batch.ranges if len(each)}
-        writer = self._writer(batch, left, trim=set(left) != whole)
+        writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
         prepared = self._prepared(frame)
         if count(left) <= self.driver_rows and self.mode != "replace":
             return self._by_driver(prepared, writer, left)
