@@ -3,10 +3,13 @@
 import shutil
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from confluent_kafka import TopicPartition
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from fixtures.flows import Flow
 from fixtures.proxy import Proxy
@@ -257,6 +260,27 @@ def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: F
     assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
         (f"a{n}", 50) for n in range(5)
     ]
+
+
+def test_closed_windows_are_written_once(flow: Flow) -> None:
+    """Spark would close windows in batches that hold no records; they must neither be lost nor
+    come twice, whichever batch is repeated."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def windows(source: DataFrame) -> DataFrame:
+        at = f.timestamp_seconds(f.lit(int(begin.timestamp())) + f.col("id"))
+        counted = source.withColumn("at", at).withWatermark("at", "10 seconds")
+        window = f.window("at", "20 seconds").alias("w")
+        return counted.groupBy(window).count().selectExpr("w.start AS start", "count")
+
+    for _ in range(4):
+        flow.send(50)
+        flow.run(transform=windows)
+        _no_commit(flow)
+    found = flow.rows("SELECT start, count FROM {table} ORDER BY 1")
+    expected = [(begin + timedelta(seconds=20 * n), 20) for n in range(len(found))]
+    assert found == expected
+    assert len(found) >= 6
 
 
 def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow: Flow) -> None:

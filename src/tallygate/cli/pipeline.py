@@ -1,6 +1,7 @@
 """`tallygate init`, `check`, `run`, `stop` and `rebuild`: pipelines in YAML files."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,7 @@ def run(
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
+    _quiet()
     with progress_display() as progress:
         spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
     try:
@@ -137,6 +139,7 @@ def rebuild(file: File, *, settings: "Settings") -> None:
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
+    _quiet()
     with progress_display() as progress:
         spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
     try:
@@ -147,6 +150,11 @@ def rebuild(file: File, *, settings: "Settings") -> None:
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
         print(f"The table that it replaces is kept as {done.before}.")
+
+
+def _quiet() -> None:
+    """Py4J logs every error that a batch raises, with its traceback; it is told once, by us."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ a topic that was made anew, or records that retention removed before they were r
 with the exact ranges.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka.admin import OffsetSpec
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +31,7 @@ from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, read_plan
 from tallygate.spec import DeadLetters
 
-__all__ = ["Job", "launch", "look"]
+__all__ = ["Job", "diagnose", "launch", "look"]
 
 OUTPUT_MODES = {"append": "append", "upsert": "update", "replace": "complete"}
 
@@ -92,9 +93,31 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     writer = writer.outputMode(OUTPUT_MODES[job.mode])
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
-    query = writer.start()
+    with _no_batches_without_data(spark):
+        query = writer.start()
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
+
+
+@contextmanager
+def _no_batches_without_data(spark: SparkSession) -> Iterator[None]:
+    """Spark may run a batch without new records, only to give out what the watermark has closed.
+    Such a batch does not move any offset, so the ledger could not tell whether its rows are there:
+    they come with the next record instead. A query keeps the setting that it was started with."""
+    name = "spark.sql.streaming.noDataMicroBatches.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "true")
+
+
+def diagnose(job: Job) -> None:
+    """Raise what is wrong with the source, if that is why the query stopped."""
+    known = job.store.known()
+    if known is not None:
+        _check_source(known, replace(job, accept_loss=False))
 
 
 def _check_source(known: Known, job: Job) -> None:
@@ -177,12 +200,7 @@ def _reconcile(
     if shape.stateful:
         return
     if checkpoint.planned is not None:
-        start, end = _next(checkpoint)
-        fits = all(
-            start.get(place, 0) <= at <= end.get(place, start.get(place, 0))
-            for place, at in known.positions.items()
-        )
-        if fits:
+        if _within(known.positions, *_next(checkpoint), divisible=shape.carries):
             return
         aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
         note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
@@ -190,3 +208,18 @@ def _reconcile(
         checkpoint.set_aside(f"aside-{checkpoint.id}")
     checkpoint.seed(known.positions)
     note("reading goes on from the ledger")
+
+
+def _within(
+    positions: Mapping[Place, int],
+    start: Mapping[Place, int],
+    end: Mapping[Place, int],
+    *,
+    divisible: bool,
+) -> bool:
+    """Whether the next batch can be done, skipped or, if divisible, trimmed."""
+    begins = {place: start.get(place, 0) for place in positions}
+    ends = {place: end.get(place, begins[place]) for place in positions}
+    if divisible:
+        return all(begins[place] <= at <= ends[place] for place, at in positions.items())
+    return positions in (begins, ends)

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tallygate.errors import ConfigError, FencedError, QueryError, TallygateError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Engine, Progress, StopRequested
-from tallygate.pipeline.launch import Job, launch, look
+from tallygate.pipeline.launch import Job, diagnose, launch, look
 from tallygate.pipeline.source import decoded, decoder_of, raw_stream
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.store import KafkaStore
@@ -249,6 +249,13 @@ def _run(job: Job, spark: SparkSession, counts: _Counts) -> Summary:
     failure = heart.failure or engine.failure or query.exception()
     if isinstance(failure, StopRequested) or (stopping and failure is None):
         failure = None
+    if failure is not None and not isinstance(failure, TallygateError):
+        try:
+            diagnose(job)
+        except UnreachableError:
+            pass  # what Spark said is all there is to say
+        except TallygateError as error:
+            failure = error
     outcome = "failed" if failure else "stopped" if asked or heart.stop_requested else "done"
     with contextlib.suppress(UnreachableError):
         job.store.end(outcome if failure is None else f"failed: {failure}")
