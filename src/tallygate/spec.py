@@ -29,6 +29,7 @@ from tallygate.settings import nearest
 from tallygate.units import duration_ms, time_ms
 
 __all__ = [
+    "NAME",
     "DeadLetters",
     "Delivery",
     "Kafka",

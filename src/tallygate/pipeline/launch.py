@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka.admin import OffsetSpec
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.errors import LedgerError, LostRangeError, TopicError
+from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import Mirror, topic_ids
 from tallygate.kafka.reader import list_offsets
@@ -93,8 +94,12 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     writer = writer.outputMode(OUTPUT_MODES[job.mode])
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
-    with _no_batches_without_data(spark):
-        query = writer.start()
+    try:
+        with _no_batches_without_data(spark):
+            query = writer.start()
+    except AnalysisException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason}") from None
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
 

@@ -26,6 +26,7 @@ from tallygate.sinks.store import Keeper, Store
 from tallygate.spark.plan import committed_only, kafka_servers
 from tallygate.spark.session import session
 from tallygate.spec import (
+    NAME,
     Delivery,
     KafkaSink,
     PipelineSpec,
@@ -188,6 +189,8 @@ def write_stream(
     `DataStreamWriter.trigger` takes, as `{"availableNow": True}`.
     """
     settings = settings or Settings.load()
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"name {name!r}: use letters, digits, dots, dashes and underscores.")
     if not frame.isStreaming:
         raise ConfigError("write_stream needs a streaming frame, as of spark.readStream.")
     try:
