@@ -10,7 +10,7 @@ rows, and each lane skips it or writes it by its own offsets.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from tallygate.errors import FencedError, LedgerError, TallygateError, TargetError
 from tallygate.failpoints import reach
+from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.group import GroupClaim, committed
 from tallygate.ledger.ranges import Place, Range, remaining
@@ -37,6 +38,7 @@ class KafkaTopicSink:
     key: str | None
     format: str
     stateful: bool
+    _begun: set[Place] = field(default_factory=set, init=False)
 
     @property
     def _claims(self) -> tuple[GroupClaim, ...]:
@@ -88,10 +90,32 @@ class KafkaTopicSink:
         whole = tuple(each for each in batch.ranges if len(each))
         if not whole and not self.stateful:
             return Written("skipped")
+        self._begin_lanes(batch.ranges)
         writer = self._writer(batch, batch.ranges, trim=False)
         prepared = self._prepared(frame)
         keyed = prepared.repartition(len(self._claims), f.coalesce("key", "value"))
         return _written("shuffled", self._reports(keyed, writer.write_lane))
+
+    def _begin_lanes(self, ranges: tuple[Range, ...]) -> None:
+        """Write down in every lane where its partitions begin, before any lane moves: otherwise
+        a lane that has not written yet would be overlooked when the others are asked."""
+        new = {each.place for each in ranges} - self._begun
+        for claim in self._claims if new else ():
+            held = committed(self.connection, claim.group, claim.stand_in)
+            starts = [
+                replace(each, until=each.start)
+                for each in ranges
+                if each.place in new and each.place not in held
+            ]
+            if not starts:
+                continue
+            consumer = clients.consumer(self.connection, group_id=claim.group)
+            try:
+                with clients.explained(self.connection, f"beginning group {claim.group!r}"):
+                    consumer.commit(offsets=claim.offsets(starts), asynchronous=False)
+            finally:
+                consumer.close()
+        self._begun |= new
 
     def _writer(self, batch: Batch, left: tuple[Range, ...], *, trim: bool) -> KafkaWriter:
         return replace(
