@@ -30,7 +30,7 @@ LAYERS = (
     ("spark.session", "spark.plan", "spark.checkpoint", "stack"),
     ("ledger.postgres", "ledger.group"),
     ("sinks.sink",),
-    ("sinks.store",),
+    ("sinks.store", "sinks.tasks"),
     ("sinks.postgres.table", "sinks.postgres.writer"),
     ("sinks.postgres.staging",),
     ("sinks.postgres.sink",),

@@ -16,7 +16,6 @@ from tallygate.ledger.postgres import Claim, PostgresLedger
 from tallygate.ledger.ranges import Range
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.writer import KafkaWriter
-from tallygate.sinks.postgres import writer as writer_module
 from tallygate.sinks.postgres.writer import Writer
 
 ROWS = 5000
@@ -51,25 +50,10 @@ def _table(stack: Stack, name: str) -> Claim:
     return claim
 
 
-def _attempts(stack: Stack, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """Run two attempts at once, each with a connection of its own; return their problems."""
+def _attempts(stack: Stack, name: str) -> list[str | None]:
+    """Run two attempts at once; return their problems."""
     claim = _table(stack, name)
     problems: list[str | None] = []
-    own = threading.local()
-
-    class Pool:
-        def __init__(self, dsn: str, careful: bool = False) -> None:
-            from tallygate.postgres.arrow import ArrowConnection
-
-            own.connection = ArrowConnection(dsn)
-
-        def __enter__(self) -> object:
-            return own.connection
-
-        def __exit__(self, *_: object) -> None:
-            own.connection.close()
-
-    monkeypatch.setattr(writer_module, "pooled", Pool)
 
     def attempt() -> None:
         (report,) = _writer(stack.dsn, claim, name).write(iter([BLOCK]))
@@ -90,8 +74,8 @@ def _count(stack: Stack, name: str) -> int:
     return int(row[0])
 
 
-def test_one_of_two_attempts_commits(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sorted(_attempts(stack, "attempts", monkeypatch), key=str) == [None, "retry"]
+def test_one_of_two_attempts_commits(stack: Stack) -> None:
+    assert sorted(_attempts(stack, "attempts"), key=str) == [None, "retry"]
     assert _count(stack, "attempts") == ROWS
 
 
@@ -99,7 +83,7 @@ def test_without_the_ledger_both_attempts_commit(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Claim, "move", lambda *_: None)
-    assert _attempts(stack, "attempts_twin", monkeypatch) == [None, None]
+    assert _attempts(stack, "attempts_twin") == [None, None]
     assert _count(stack, "attempts_twin") == 2 * ROWS
 
 

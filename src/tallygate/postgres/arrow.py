@@ -53,25 +53,28 @@ class ArrowConnection:
 
 
 Connected = ArrowConnection | PlainConnection
-_open: dict[tuple[str, bool], Connected] = {}
+_free: dict[tuple[str, bool], list[Connected]] = {}
 
 
 @contextlib.contextmanager
 def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
-    """This process's connection to `dsn`; a careful one has savepoints.
+    """A connection that nobody else uses meanwhile; a careful one has savepoints.
 
-    Whatever fails inside closes it: the state of a connection after a failure is not worth a guess.
-    What is not committed at the end is rolled back."""
-    if (dsn, careful) not in _open:
-        _open[dsn, careful] = PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
-    connection = _open[dsn, careful]
+    Two queries of one driver run in two threads: if they shared a connection, one would commit the
+    other's rows. What is not committed at the end is rolled back. Whatever fails inside closes
+    the connection: its state after a failure is not worth a guess."""
+    free = _free.setdefault((dsn, careful), [])
+    try:
+        connection = free.pop()
+    except IndexError:
+        connection = PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
     try:
         yield connection
         connection.rollback()
     except BaseException:
-        _open.pop((dsn, careful), None)
         connection.close()
         raise
+    free.append(connection)
 
 
 def is_lost(error: BaseException) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -24,8 +23,9 @@ from tallygate.kafka.connection import Connection
 from tallygate.ledger.group import GroupClaim, committed
 from tallygate.ledger.ranges import Place, Range, remaining
 from tallygate.records.decoding import COORDINATES
-from tallygate.sinks.kafka.writer import REPORT_DDL, KafkaWriter
+from tallygate.sinks.kafka.writer import KafkaWriter
 from tallygate.sinks.sink import Batch, Retry, Written
+from tallygate.sinks.tasks import Report, run_tasks, slowest
 
 __all__ = ["KafkaTopicSink"]
 
@@ -81,7 +81,7 @@ class KafkaTopicSink:
             )
         writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
         reports = self._reports(self._prepared(frame), writer.write)
-        done = {(report["topic"], report["partition"]) for report in reports}
+        done = {(report.topic, report.partition) for report in reports}
         writer.move(each for each in left if each.place not in done)
         return _written("narrow", reports)
 
@@ -140,13 +140,9 @@ class KafkaTopicSink:
             *coordinates,
         )
 
-    def _reports(self, frame: DataFrame, task: Any) -> list[dict[str, Any]]:
-        def run(blocks: Any) -> Any:
-            return task(blocks)
-
-        table: pa.Table = frame.mapInArrow(run, REPORT_DDL).toArrow()
-        reports: list[dict[str, Any]] = table.to_pylist()
-        problems = {report["problem"]: report["message"] for report in reports}
+    def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
+        reports = run_tasks(frame, task)
+        problems = {report.problem: report.message for report in reports}
         if "fenced" in problems:
             raise FencedError(problems["fenced"])
         if "retry" in problems:
@@ -154,9 +150,5 @@ class KafkaTopicSink:
         return reports
 
 
-def _written(way: str, reports: list[dict[str, Any]]) -> Written:
-    seconds = {
-        part: max((report[part] for report in reports), default=0.0)
-        for part in ("read", "write", "commit")
-    }
-    return Written(way, sum(report["rows"] for report in reports), seconds)
+def _written(way: str, reports: list[Report]) -> Written:
+    return Written(way, sum(report.rows for report in reports), slowest(reports))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -18,26 +19,9 @@ from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, open_producer
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.ranges import Place, Range
 from tallygate.records.decoding import COORDINATES, Decoder
+from tallygate.sinks.tasks import Report, trimmed
 
-__all__ = ["REPORT_DDL", "KafkaWriter", "letter_headers", "send_letters"]
-
-REPORT_DDL = (
-    "topic string, partition int, rows long, letters long, read double, write double, "
-    "commit double, problem string, message string"
-)
-_REPORT = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("rows", pa.int64()),
-        ("letters", pa.int64()),
-        ("read", pa.float64()),
-        ("write", pa.float64()),
-        ("commit", pa.float64()),
-        ("problem", pa.string()),
-        ("message", pa.string()),
-    ]
-)
+__all__ = ["KafkaWriter", "letter_headers", "send_letters"]
 
 
 @dataclass(frozen=True)
@@ -81,21 +65,21 @@ class KafkaWriter:
         try:
             work(done.timed(source), done)
         except FencedError as error:
-            done.report(problem="fenced", message=str(error))
-        except (LedgerError, KafkaException, TallygateError) as error:
-            done.report(problem="retry", message=str(error))
+            done.report.problem, done.report.message = "fenced", str(error)
+        except (KafkaException, TallygateError) as error:
+            done.report.problem, done.report.message = "retry", str(error)
         total = time.perf_counter() - started
-        done.report(write=total - done.values["read"] - done.values["commit"])
-        yield pa.RecordBatch.from_pylist([done.values], schema=_REPORT)
+        done.report.write = total - done.report.read - done.report.commit
+        yield done.report.block()
 
     def _write(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
         blocks = self._blocks(source, work)
         first = next(blocks, None)
         if work.place is None:
             return
-        work.report(topic=work.place[0], partition=work.place[1])
+        work.report.topic, work.report.partition = work.place
         wanted = [self.ranges[work.place]]
-        rest = blocks if first is None else _again(first, blocks)
+        rest = chain([first] if first else [], blocks)
         self._commit(self.claims[0], self._id(work.place), wanted, rest, work)
 
     def _write_lane(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
@@ -150,7 +134,7 @@ class KafkaWriter:
             reach("commit-sent", self.batch)
             started = time.perf_counter()
             producer.commit_transaction(ANSWER_TIMEOUT)
-            work.report(commit=time.perf_counter() - started)
+            work.report.commit = time.perf_counter() - started
             reach("committed", self.batch)
         except KafkaException as error:
             code = error.args[0].code()
@@ -200,14 +184,14 @@ class KafkaWriter:
             if number == 0:
                 reach("rows-begun", self.batch)
         send_letters(producer, self.letters_topic, work.letters)
-        work.report(rows=count, letters=len(work.letters))
+        work.report.rows, work.report.letters = count, len(work.letters)
 
     def _blocks(self, source: Iterator[pa.RecordBatch], work: "_Work") -> Iterator["_Rows"]:
         for raw in source:
             if not raw.num_rows:
                 continue
             names = ("topic", "partition", "offset") if self.decoder else COORDINATES
-            block = self._trimmed(raw, *names) if self.carries else raw
+            block = trimmed(raw, self.ranges, names) if self.trim else raw
             if not block.num_rows:
                 continue
             if self.carries:
@@ -238,17 +222,6 @@ class KafkaWriter:
         ]
         return _Rows(values.to_pylist(), keys.to_pylist(), headers)
 
-    def _trimmed(self, block: pa.RecordBatch, topic: str, partition: str, offset: str) -> Any:
-        if not self.trim:
-            return block
-        kept = []
-        for t, p, o in zip(
-            *(block.column(name).to_pylist() for name in (topic, partition, offset)), strict=True
-        ):
-            wanted = self.ranges.get((t, p))
-            kept.append(wanted is not None and wanted.start <= o < wanted.until)
-        return block.filter(pa.array(kept, pa.bool_()))
-
 
 @dataclass
 class _Work:
@@ -256,18 +229,13 @@ class _Work:
 
     place: Place | None = None
     letters: list[Letter] = field(default_factory=list)
-    values: dict[str, Any] = field(
-        default_factory=lambda: {"rows": 0, "letters": 0, "read": 0.0, "write": 0.0, "commit": 0.0}
-    )
-
-    def report(self, **values: Any) -> None:
-        self.values.update(values)
+    report: Report = field(default_factory=Report)
 
     def timed(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
             started = time.perf_counter()
             block = next(source, None)
-            self.values["read"] += time.perf_counter() - started
+            self.report.read += time.perf_counter() - started
             if block is None:
                 return
             yield block
@@ -320,8 +288,3 @@ def _produce(producer: Producer, topic: str, rows: _Rows) -> None:
                 break
             except BufferError:
                 producer.poll(0.05)
-
-
-def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

@@ -15,7 +15,7 @@ store does not answer, `Retry` is raised, and the batch is planned again from wh
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,20 +35,15 @@ from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target
 from tallygate.sinks.postgres.writer import (
     Blocks,
-    Report,
     Writer,
     committed,
     problem_of,
     reason,
 )
 from tallygate.sinks.sink import Batch, Retry, Written
+from tallygate.sinks.tasks import Report, run_tasks, slowest
 
 __all__ = ["PostgresSink"]
-
-_REPORT_DDL = (
-    "topic string, partition int, attempt string, rows long, letters long, read double, "
-    "write double, commit double, problem string, message string"
-)
 
 
 @dataclass
@@ -185,7 +180,7 @@ class PostgresSink:
         reports = self._reports(frame, task.write)
         done = {(report.topic, report.partition) for report in reports}
         empty = [each for each in left if each.place not in done]
-        seconds = _sums(reports)
+        seconds = slowest(reports)
         with pooled(self.dsn) as connection:
             self.claim.check(connection)
             self.claim.move(connection, empty)
@@ -202,7 +197,7 @@ class PostgresSink:
         reach("rows-staged", writer.batch)
         attempts = [report.attempt for report in reports if report.rows]
         staged = sum(report.rows for report in reports)
-        seconds = _sums(reports)
+        seconds = slowest(reports)
         rows = 0
         with pooled(self.dsn, careful=self._careful) as connection:
 
@@ -230,12 +225,7 @@ class PostgresSink:
 
     def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
         """Run the tasks and hear what they say; what must not go on is raised."""
-
-        def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return task(blocks)  # type: ignore[no-any-return]
-
-        rows = frame.mapInArrow(run, _REPORT_DDL).toArrow().to_pylist()
-        reports = [Report(**row) for row in rows]
+        reports = run_tasks(frame, task)
         problems = {report.problem: report.message for report in reports}
         if "fenced" in problems:
             raise FencedError(problems["fenced"])
@@ -293,11 +283,3 @@ def _arrow(columns: Iterable[Column]) -> pa.Schema:
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-def _sums(reports: list[Report]) -> dict[str, float]:
-    """Where the tasks' time went; the slowest counts, since they run side by side."""
-    return {
-        part: round(max((getattr(report, part) for report in reports), default=0.0), 4)
-        for part in ("read", "write", "commit")
-    }

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -25,42 +26,9 @@ from tallygate.ledger.postgres import Claim
 from tallygate.ledger.ranges import Place, Range
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.records.decoding import COORDINATES, Decoder
+from tallygate.sinks.tasks import Report, trimmed
 
-__all__ = ["REPORT", "Blocks", "Report", "Writer", "committed", "problem_of"]
-
-REPORT = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("attempt", pa.string()),
-        ("rows", pa.int64()),
-        ("letters", pa.int64()),
-        ("read", pa.float64()),
-        ("write", pa.float64()),
-        ("commit", pa.float64()),
-        ("problem", pa.string()),
-        ("message", pa.string()),
-    ]
-)
-
-
-@dataclass
-class Report:
-    """What a task did, as one row for the driver."""
-
-    topic: str | None = None
-    partition: int | None = None
-    attempt: str = ""
-    rows: int = 0
-    letters: int = 0
-    read: float = 0.0
-    write: float = 0.0
-    commit: float = 0.0
-    problem: str | None = None
-    message: str | None = None
-
-    def block(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([self.__dict__], schema=REPORT)
+__all__ = ["Blocks", "Writer", "committed", "problem_of", "reason", "refused"]
 
 
 def problem_of(error: BaseException) -> str | None:
@@ -138,14 +106,14 @@ class Blocks:
         if not raw.num_rows:
             return None
         if writer.decoder is not None:
-            raw = writer.trimmed(raw, "topic", "partition", "offset")
+            raw = writer.left(raw, ("topic", "partition", "offset"))
             decoded, unfit = writer.decoder.decode(raw)
             if raw.num_rows:
                 self._note(raw.column("topic"), raw.column("partition"))
             self.letters += [letter_of(raw, each.index, each.cause) for each in unfit]
             raw = decoded
         elif writer.divisible:
-            raw = writer.trimmed(raw, *COORDINATES)
+            raw = writer.left(raw, COORDINATES)
         if not raw.num_rows:
             return None
         coordinates = raw.select(list(COORDINATES)) if writer.divisible else None
@@ -227,7 +195,9 @@ class Writer:
         with pooled(self.dsn, careful=self.careful) as connection:
 
             def rows() -> None:
-                report.rows = self.ingest(connection, _again(first, incoming), blocks)
+                report.rows = self.ingest(
+                    connection, chain([first] if first else [], incoming), blocks
+                )
                 self.claim.keep(connection, blocks.letters)
 
             def ledger() -> None:
@@ -310,23 +280,9 @@ class Writer:
             for part in ((0, half), (half,))
         )
 
-    def trimmed(
-        self, block: pa.RecordBatch, topic: str, partition: str, offset: str
-    ) -> pa.RecordBatch:
+    def left(self, block: pa.RecordBatch, names: tuple[str, str, str]) -> pa.RecordBatch:
         """The rows that the ledger still lacks."""
-        if not self.trim:
-            return block
-        places = zip(
-            block.column(topic).to_pylist(),
-            block.column(partition).to_pylist(),
-            block.column(offset).to_pylist(),
-            strict=True,
-        )
-        kept = [
-            (t, p) in self.ranges and self.ranges[t, p].start <= o < self.ranges[t, p].until
-            for t, p, o in places
-        ]
-        return block.filter(pa.array(kept, pa.bool_()))
+        return trimmed(block, self.ranges, names) if self.trim else block
 
     def sent(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """The block with the table's columns alone, in the types that are sent."""
@@ -378,9 +334,3 @@ def reason(message: str) -> str:
     _, found, said = message.partition("ERROR:")
     lines = (said if found else message).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else message
-
-
-def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    if first is not None:
-        yield first
-    yield from rest

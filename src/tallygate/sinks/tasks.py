@@ -1,0 +1,88 @@
+"""What the tasks of every sink have in common: trimming what the ledger has, and reporting.
+
+A task does not fail for what the driver can decide about: it says in its one row of output what
+happened, so that the driver need not read it out of one of Spark's errors.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from tallygate.ledger.ranges import Place, Range
+
+__all__ = ["Report", "run_tasks", "slowest", "trimmed"]
+
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("attempt", pa.string()),
+        ("rows", pa.int64()),
+        ("letters", pa.int64()),
+        ("read", pa.float64()),
+        ("write", pa.float64()),
+        ("commit", pa.float64()),
+        ("problem", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+_DDL = (
+    "topic string, partition int, attempt string, rows long, letters long, read double, "
+    "write double, commit double, problem string, message string"
+)
+
+
+@dataclass
+class Report:
+    """What a task did."""
+
+    topic: str | None = None
+    partition: int | None = None
+    attempt: str = ""
+    rows: int = 0
+    letters: int = 0
+    read: float = 0.0
+    write: float = 0.0
+    commit: float = 0.0
+    problem: str | None = None
+    message: str | None = None
+
+    def block(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([self.__dict__], schema=_SCHEMA)
+
+
+def run_tasks(
+    frame: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> list[Report]:
+    """Run a task on each of the frame's partitions, and hear what they say."""
+
+    def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(blocks)
+
+    rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
+    return [Report(**row) for row in rows]
+
+
+def slowest(reports: Iterable[Report]) -> dict[str, float]:
+    """Where the tasks' time went; the slowest counts, since they run side by side."""
+    found = list(reports)
+    return {
+        part: round(max((getattr(report, part) for report in found), default=0.0), 4)
+        for part in ("read", "write", "commit")
+    }
+
+
+def trimmed(
+    block: pa.RecordBatch, ranges: Mapping[Place, Range], names: tuple[str, str, str]
+) -> pa.RecordBatch:
+    """The rows that lie in what is left to do; `names` are the columns of their coordinates."""
+    kept = []
+    for topic, partition, offset in zip(
+        *(block.column(name).to_pylist() for name in names), strict=True
+    ):
+        wanted = ranges.get((topic, partition))
+        kept.append(wanted is not None and wanted.start <= offset < wanted.until)
+    return block.filter(pa.array(kept, pa.bool_()))

@@ -1,0 +1,31 @@
+"""Connections are lent to one user at a time, and not used again after a failure."""
+
+import psycopg
+import pytest
+
+from tallygate import Stack
+from tallygate.postgres.arrow import pooled
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_two_users_at_once_do_not_share_a_transaction(stack: Stack, careful: bool) -> None:
+    table = f"shared_{careful}".lower()
+    with psycopg.connect(stack.dsn) as connection:
+        connection.execute(f"CREATE TABLE public.{table} (n int)".encode())
+    with pooled(stack.dsn, careful=careful) as one, pooled(stack.dsn, careful=careful) as other:
+        one.rows(f"INSERT INTO public.{table} VALUES (1)")
+        other.rows(f"INSERT INTO public.{table} VALUES (2)")
+        other.commit()
+    with pooled(stack.dsn, careful=careful) as again:
+        assert again in (one, other), "a connection that was fine is used again"
+        assert again.rows(f"SELECT n FROM public.{table}") == [(2,)]
+
+
+def test_a_connection_that_failed_is_not_used_again(stack: Stack) -> None:
+    used = []
+    with pytest.raises(Exception, match="nonsense"), pooled(stack.dsn) as connection:
+        used.append(connection)
+        connection.rows("SELECT nonsense")
+    with pooled(stack.dsn) as fresh:
+        assert fresh not in used
+        assert fresh.rows("SELECT 1") == [(1,)]
