@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from tallygate import Stack, Topics
 from tallygate.kafka import clients
 from tallygate.kafka.reader import Reading, read
-from tallygate.ledger.group import GroupClaim, Mark
+from tallygate.ledger.group import GroupClaim, Mark, Names
 from tallygate.ledger.postgres import Claim, PostgresLedger
 from tallygate.ledger.ranges import Range
 from tallygate.settings import Settings
@@ -99,7 +99,7 @@ def test_one_of_two_attempts_commits_to_kafka(stack: Stack, settings: Settings) 
         "attempts-target",
         "attempts-letters",
         (claim,),
-        "tallygate.attempts.",
+        Names("attempts"),
         "exactly-once",
         0,
         {place: Range(*place, 0, ROWS)},

@@ -1,5 +1,6 @@
 """The session against real Kafka and PostgreSQL."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -66,10 +67,13 @@ def test_the_log_is_saved_and_kept_off_the_terminal(
 
 
 def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
+    mine = tmp_path / f"spark-20190101T000000-{os.getpid()}.log"
+    mine.touch()
     for number in range(30):
-        (tmp_path / f"spark-2020010{number:02}.log").touch()
+        (tmp_path / f"spark-20200101T0000{number:02}-999999999.log").touch()
     session_module._new_log(tmp_path).touch()
-    assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT
+    assert mine.exists(), "its session is alive"
+    assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT + 1
 
 
 def test_from_kafka_through_spark_into_postgres(

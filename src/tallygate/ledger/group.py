@@ -29,11 +29,39 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
 from tallygate.ledger.ranges import Place, Range
 
-__all__ = ["GroupClaim", "Mark", "committed", "open_producer"]
+__all__ = ["GroupClaim", "Mark", "Names", "committed", "open_producer"]
 
 ANSWER_TIMEOUT = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
 STAND_IN = "tallygate.offsets."
+
+
+@dataclass(frozen=True)
+class Names:
+    """What Kafka knows a pipeline by. Neither pipelines nor topics may have a slash in their names,
+    so that those of two pipelines can never be the same."""
+
+    pipeline: str
+
+    @property
+    def group(self) -> str:
+        return f"tallygate.{self.pipeline}"
+
+    @property
+    def letters_group(self) -> str:
+        return f"{self.group}/letters"
+
+    def lane_group(self, lane: int) -> str:
+        return f"{self.group}/lane-{lane}"
+
+    def place_id(self, place: Place) -> str:
+        return f"{self.group}/{place[0]}/{place[1]}"
+
+    def letters_id(self, place: Place) -> str:
+        return f"{self.letters_group}/{place[0]}/{place[1]}"
+
+    def lane_id(self, lane: int) -> str:
+        return self.lane_group(lane)
 
 
 @dataclass(frozen=True)

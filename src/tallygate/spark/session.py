@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -119,10 +120,12 @@ def _launch(conf: Mapping[str, str], log: Path) -> None:
 
 
 def _new_log(folder: Path) -> Path:
-    """A file for this session's log; only the newest are kept."""
+    """A file for this session's log; only the newest are kept, and those of sessions that live."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
-        old.unlink(missing_ok=True)
+        pid = old.stem.rpartition("-")[2]
+        if not (pid.isdigit() and psutil.pid_exists(int(pid))):
+            old.unlink(missing_ok=True)
     return folder / f"spark-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
 
 

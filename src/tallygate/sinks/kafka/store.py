@@ -17,6 +17,7 @@ from tallygate.ledger.group import (
     STAND_IN,
     GroupClaim,
     Mark,
+    Names,
     committed,
     open_producer,
 )
@@ -41,13 +42,13 @@ class _LetterTopic:
     connection: Connection
     topic: str
     claim: GroupClaim
-    ids: str
+    names: Names
 
     def keep(self, letters: list[Letter]) -> None:
         places = sorted({(each.topic, each.partition) for each in letters})
         for place in places:
             own = [each for each in letters if (each.topic, each.partition) == place]
-            producer = open_producer(self.connection, f"{self.ids}letters-{place[0]}-{place[1]}")
+            producer = open_producer(self.connection, self.names.letters_id(place))
             consumer = clients.consumer(self.connection, group_id=self.claim.group)
             try:
                 at = self.claim.at(consumer, [place]).get(place, 0)
@@ -82,8 +83,7 @@ class KafkaStore:
         self._stand_in = source.bootstrap_servers != target.bootstrap_servers
         self._topics = Topics(target, settings)
         self._source_topics = Topics(source, settings)
-        self._group = f"tallygate.{pipeline}"
-        self._ids = f"tallygate.{pipeline}."
+        self._names = Names(pipeline)
         self._lanes, self._read_topics = lanes, topics
         self._mark = Mark()
         self._marks: dict[str, Mark] = {}
@@ -130,8 +130,8 @@ class KafkaStore:
 
     def _groups(self) -> list[str]:
         if self._carries:
-            return [self._group]
-        return [f"{self._group}.lane-{lane}" for lane in range(self._lanes)]
+            return [self._names.group]
+        return [self._names.lane_group(lane) for lane in range(self._lanes)]
 
     def _all(self) -> dict[Place, tuple[int, Mark]]:
         """The ledger: of several lanes the one that is furthest behind counts."""
@@ -143,9 +143,9 @@ class KafkaStore:
         return lowest
 
     def keeper(self) -> Keeper:
-        group = f"{self._group}.letters"
+        group = self._names.letters_group
         claim = GroupClaim(self._pipeline, group, self._mark, self._stand_in)
-        return _LetterTopic(self._connection, self._letters_topic, claim, self._ids)
+        return _LetterTopic(self._connection, self._letters_topic, claim, self._names)
 
     def begin(self, shape: Shape, checkpoint: str) -> None:
         """Fence whoever had the ids, then write the new epoch beside every offset."""
@@ -168,10 +168,10 @@ class KafkaStore:
                 list(pool.map(self._take_lane, range(self._lanes)))
 
     def _take_place(self, place: Place) -> None:
-        self._take(self._group, f"{self._ids}{place[0]}-{place[1]}", [place])
+        self._take(self._names.group, self._names.place_id(place), [place])
 
     def _take_lane(self, lane: int) -> None:
-        self._take(f"{self._group}.lane-{lane}", f"{self._ids}lane-{lane}", None)
+        self._take(self._names.lane_group(lane), self._names.lane_id(lane), None)
 
     def _take(self, group: str, transactional_id: str, places: list[Place] | None) -> None:
         producer = open_producer(self._connection, transactional_id)
@@ -217,7 +217,7 @@ class KafkaStore:
                 self._topics.alter(name, partitions=wanted)
 
     def lose(self, lost: Iterable[Range], reason: str) -> None:
-        consumer = clients.consumer(self._connection, group_id=self._group)
+        consumer = clients.consumer(self._connection, group_id=self._names.group)
         held = self._all()
         try:
             for each in lost:
@@ -242,7 +242,7 @@ class KafkaStore:
             self._spec.topic,
             self._letters_topic,
             claims,
-            self._ids,
+            self._names,
             self._delivery,
             0,
             {},
@@ -264,7 +264,9 @@ class KafkaStore:
     def letters(self) -> int:
         """The letters read so far: counting goes on with every batch."""
         if self._counter is None:
-            self._counter = clients.consumer(self._connection, group_id=f"{self._group}.count")
+            self._counter = clients.consumer(
+                self._connection, group_id=f"{self._names.group}/count"
+            )
             self._counter.assign([TopicPartition(self._letters_topic, 0, 0)])
         for message in self._counter.consume(10_000, 0.02):
             error = message.error()

@@ -15,7 +15,7 @@ from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, open_producer
+from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, Names, open_producer
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.ranges import Place, Range
 from tallygate.records.decoding import COORDINATES, Decoder
@@ -33,8 +33,7 @@ class KafkaWriter:
     letters_topic: str
     claims: tuple[GroupClaim, ...]
     """One for a narrow plan; one a lane after a shuffle."""
-    ids: str
-    """The beginning of the transactional ids."""
+    names: Names
     delivery: str
     batch: int
     ranges: Mapping[Place, Range]
@@ -55,7 +54,7 @@ class KafkaWriter:
     def move(self, ranges: Iterable[Range]) -> None:
         """Move the offsets of partitions that gave no rows; for the driver."""
         for each in ranges:
-            self._commit(self.claims[0], self._id(each.place), [each], iter(()), _Work())
+            self._commit(self.claims[0], self.names.place_id(each.place), [each], iter(()), _Work())
 
     def _reported(
         self, source: Iterator[pa.RecordBatch], work: Callable[[Iterator[Any], "_Work"], None]
@@ -80,7 +79,7 @@ class KafkaWriter:
         work.report.topic, work.report.partition = work.place
         wanted = [self.ranges[work.place]]
         rest = chain([first] if first else [], blocks)
-        self._commit(self.claims[0], self._id(work.place), wanted, rest, work)
+        self._commit(self.claims[0], self.names.place_id(work.place), wanted, rest, work)
 
     def _write_lane(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
         context = TaskContext.get()
@@ -88,10 +87,7 @@ class KafkaWriter:
         lane = context.partitionId()
         wanted = sorted(self.ranges.values())
         blocks = self._blocks(source, work)
-        self._commit(self.claims[lane], f"{self.ids}lane-{lane}", wanted, blocks, work)
-
-    def _id(self, place: Place) -> str:
-        return f"{self.ids}{place[0]}-{place[1]}"
+        self._commit(self.claims[lane], self.names.lane_id(lane), wanted, blocks, work)
 
     def _commit(
         self,
