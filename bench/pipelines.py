@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Producer, Settings, Stack, Topics
 from tallygate import session as spark_session
+from tallygate.demo import jdbc
 from tallygate.kafka.loader import Load, load
 from tallygate.kafka.producer import producer_properties
 from tallygate.records.files import FileFormat
@@ -262,17 +262,6 @@ class Bench:
             done.join(60)
 
         return stop
-
-
-def jdbc(dsn: str) -> tuple[str, dict[str, str]]:
-    parts = conninfo_to_dict(dsn)
-    url = f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}"
-    return url + "?reWriteBatchedInserts=true", {
-        "user": str(parts["user"]),
-        "password": str(parts["password"]),
-        "driver": "org.postgresql.Driver",
-        "batchsize": "10000",
-    }
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ LAYERS = (
     ("sinks.kafka.store",),
     ("pipeline.source", "pipeline.engine"),
     ("pipeline.launch",),
+    ("pipeline.running",),
     ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
     ("pipeline.rebuild",),
     ("doctor", "demo"),

@@ -24,7 +24,7 @@ from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["run"]
+__all__ = ["jdbc", "run"]
 
 TOPIC = TABLE = "payments"
 SCHEMA = "id long, account long, amount double, at string"
@@ -82,7 +82,7 @@ def load(connection: Connection, events: int, progress: Progress) -> None:
 
 def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Progress) -> None:
     """Run the query until it has read all that is there."""
-    url, properties = _jdbc(dsn)
+    url, properties = jdbc(dsn)
 
     def write(batch: DataFrame, number: int) -> None:
         progress(f"Streaming: batch {number}")
@@ -109,7 +109,8 @@ def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Prog
         query.awaitTermination()
 
 
-def _jdbc(dsn: str) -> tuple[str, dict[str, str]]:
+def jdbc(dsn: str) -> tuple[str, dict[str, str]]:
+    """URL and properties for Spark's JDBC writer, tuned as its users tune it."""
     from psycopg.conninfo import conninfo_to_dict
 
     parts = conninfo_to_dict(dsn)

@@ -23,11 +23,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 
-from tallygate.errors import FencedError, LedgerError
+from tallygate.errors import FencedError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import MovedError, Place, Range
 
 __all__ = ["GroupClaim", "Mark", "Names", "committed", "open_producer"]
 
@@ -146,9 +146,8 @@ class GroupClaim:
             return False
         if all(at.get(each.place, each.start) == each.start for each in wanted):
             return True
-        raise LedgerError(
-            f"group {self.group!r} is not at the start of {', '.join(map(str, wanted))} any more; "
-            "the batch is planned anew."
+        raise MovedError(
+            f"group {self.group!r} is not at the start of {', '.join(map(str, wanted))} any more."
         )
 
 

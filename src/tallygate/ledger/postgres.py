@@ -21,12 +21,12 @@ import psycopg
 
 from tallygate.errors import FencedError, LedgerError
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import Known, MovedError, Place, Range
 from tallygate.postgres.connecting import connect
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.schema import upgrade
 
-__all__ = ["BatchRow", "Claim", "PipelineRow", "PostgresLedger"]
+__all__ = ["BatchRow", "Claim", "PostgresLedger"]
 
 BATCHES_KEPT = 10_000
 TRIM_EVERY = 100
@@ -96,9 +96,9 @@ class Claim:
             listed,
         )
         if len(moved) != len(wanted):
-            raise LedgerError(
+            raise MovedError(
                 f"the ledger of {self.pipeline!r} is not at the start of "
-                f"{', '.join(map(str, wanted))} any more; the batch is planned anew."
+                f"{', '.join(map(str, wanted))} any more."
             )
 
     def keep(self, transaction: Statements, letters: Sequence[Letter]) -> None:
@@ -151,17 +151,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class PipelineRow:
-    """What the ledger knew of a pipeline when a run began."""
-
-    epoch: int
-    stateful: bool
-    checkpoint_id: str | None
-    positions: Mapping[Place, int]
-    topic_ids: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class BatchRow:
     """A batch for the history."""
 
@@ -182,14 +171,13 @@ class PostgresLedger:
     def prepare(self) -> None:
         upgrade(self._open())
 
-    def known(self) -> PipelineRow | None:
+    def known(self) -> Known | None:
         """The pipeline as it is now, if it ever ran."""
         with self._open().transaction():
             row = (
                 self._open()
                 .execute(
-                    "SELECT epoch, stateful, checkpoint_id FROM tallygate.pipelines "
-                    "WHERE name = %s",
+                    "SELECT checkpoint_id FROM tallygate.pipelines WHERE name = %s",
                     (self.pipeline,),
                 )
                 .fetchone()
@@ -207,7 +195,7 @@ class PostgresLedger:
             )
         positions = {(topic, partition): at for topic, partition, at, _ in held}
         ids = {topic: topic_id for topic, _, _, topic_id in held if topic_id}
-        return PipelineRow(row[0], row[1], row[2], positions, ids)
+        return Known(positions, ids, row[0])
 
     def begin(
         self, *, target: str, delivery: str, stateful: bool, checkpoint: str, version: str

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 
 from tallygate.errors import LedgerError
 
-__all__ = ["Place", "Positions", "Range", "count", "remaining"]
+__all__ = ["Known", "MovedError", "Place", "Positions", "Range", "count", "remaining"]
 
 Place = tuple[str, int]
 """A topic and a partition."""
 Positions = Mapping[Place, int]
+
+
+class MovedError(LedgerError):
+    """The ledger is not where it was when the batch was planned: somebody else moved it, or
+    a commit that went unanswered had arrived. Nothing was written; the batch is planned anew."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,6 +45,15 @@ class Range:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition} [{self.start}, {self.until})"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the ledger knows of a pipeline."""
+
+    positions: Mapping[Place, int]
+    topic_ids: Mapping[str, str]
+    checkpoint_id: str | None
 
 
 def count(ranges: Iterable[Range]) -> int:

@@ -24,10 +24,10 @@ from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicErro
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import Mirror, topic_ids
 from tallygate.kafka.reader import list_offsets
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import Known, Place, Range
 from tallygate.pipeline.engine import Engine, Progress
 from tallygate.records.decoding import Decoder
-from tallygate.sinks.store import Keeper, Known, Shape, Store
+from tallygate.sinks.store import Keeper, Shape, Store
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, read_plan
 from tallygate.spec import DeadLetters

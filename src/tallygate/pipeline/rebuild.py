@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from tallygate.errors import ConfigError, LedgerError
 from tallygate.pipeline.engine import Progress
-from tallygate.pipeline.pipeline import Pipeline, Summary
+from tallygate.pipeline.pipeline import Pipeline
+from tallygate.pipeline.running import Summary
 from tallygate.postgres.connecting import connect
 from tallygate.settings import Settings
 from tallygate.sinks.postgres.table import Target

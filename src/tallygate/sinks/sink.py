@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import Range
 
 __all__ = ["Batch", "Retry", "Sink", "Written"]
 
@@ -35,8 +35,3 @@ class Retry(Exception):  # noqa: N818 - not an error of the user's: the batch is
 class Sink(Protocol):
     def write(self, frame: DataFrame, batch: Batch) -> Written:
         """Write what the ledger says is left of the batch, and move the ledger with it."""
-
-    def positions(self) -> Mapping[Place, int]:
-        """Up to where the sink holds the results."""
-
-    def close(self) -> None: ...

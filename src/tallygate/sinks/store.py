@@ -7,11 +7,11 @@ from typing import Any, Protocol
 from pyspark.sql import types as t
 
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import Known, Range
 from tallygate.records.decoding import Decoder
 from tallygate.sinks.sink import Sink
 
-__all__ = ["Keeper", "Known", "Shape", "Store"]
+__all__ = ["Keeper", "Shape", "Store"]
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,6 @@ class Shape:
     stateful: bool
     decoder: Decoder | None = None
     """Given if the frame holds raw records, which the sink decodes; `schema` is the decoded one."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the ledger knows of a pipeline."""
-
-    positions: Mapping[Place, int]
-    topic_ids: Mapping[str, str]
-    checkpoint_id: str | None
 
 
 class Keeper(Protocol):

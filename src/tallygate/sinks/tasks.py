@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tallygate.errors import FencedError
 from tallygate.ledger.ranges import Place, Range
+from tallygate.sinks.sink import Retry
 
 __all__ = ["Report", "run_tasks", "slowest", "trimmed"]
 
@@ -57,13 +59,21 @@ class Report:
 def run_tasks(
     frame: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> list[Report]:
-    """Run a task on each of the frame's partitions, and hear what they say."""
+    """Run a task on each of the frame's partitions, and hear what they say; a fence and an unknown
+    outcome are raised, whatever else a task reports is its sink's to judge."""
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(blocks)
 
     rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
-    return [Report(**row) for row in rows]
+    reports = [Report(**row) for row in rows]
+    for report in reports:
+        if report.problem == "fenced":
+            raise FencedError(report.message)
+    for report in reports:
+        if report.problem == "retry":
+            raise Retry(report.message)
+    return reports
 
 
 def slowest(reports: Iterable[Report]) -> dict[str, float]:

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tallygate.errors import FencedError, LedgerError, TallygateError, TargetError
+from tallygate.errors import LedgerError, TopicError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.group import GroupClaim, committed
-from tallygate.ledger.ranges import Place, Range, remaining
+from tallygate.ledger.ranges import MovedError, Place, Range, remaining
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.kafka.writer import KafkaWriter
 from tallygate.sinks.sink import Batch, Retry, Written
@@ -52,19 +53,10 @@ class KafkaTopicSink:
                 lowest[place] = min(at, lowest.get(place, at))
         return lowest
 
-    def close(self) -> None:
-        pass
-
     def write(self, frame: DataFrame, batch: Batch) -> Written:
         try:
             return self._narrow(frame, batch) if self.writer.carries else self._lanes(frame, batch)
-        except (FencedError, TargetError, Retry):
-            raise
-        except LedgerError as error:
-            if "planned anew" in str(error):
-                raise Retry(str(error)) from error
-            raise
-        except TallygateError as error:
+        except (MovedError, TopicError, UnreachableError, KafkaException) as error:
             raise Retry(str(error)) from error
 
     def _narrow(self, frame: DataFrame, batch: Batch) -> Written:
@@ -80,7 +72,7 @@ class KafkaTopicSink:
                 "the source's option minPartitions or maxRecordsPerPartition."
             )
         writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
-        reports = self._reports(self._prepared(frame), writer.write)
+        reports = run_tasks(self._prepared(frame), writer.write)
         done = {(report.topic, report.partition) for report in reports}
         writer.move(each for each in left if each.place not in done)
         return _written("narrow", reports)
@@ -94,7 +86,7 @@ class KafkaTopicSink:
         writer = self._writer(batch, batch.ranges, trim=False)
         prepared = self._prepared(frame)
         keyed = prepared.repartition(len(self._claims), f.coalesce("key", "value"))
-        return _written("shuffled", self._reports(keyed, writer.write_lane))
+        return _written("shuffled", run_tasks(keyed, writer.write_lane))
 
     def _begin_lanes(self, ranges: tuple[Range, ...]) -> None:
         """Write down in every lane where its partitions begin, before any lane moves: otherwise
@@ -139,15 +131,6 @@ class KafkaTopicSink:
             key.cast("string").cast("binary").alias("key"),
             *coordinates,
         )
-
-    def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
-        reports = run_tasks(frame, task)
-        problems = {report.problem: report.message for report in reports}
-        if "fenced" in problems:
-            raise FencedError(problems["fenced"])
-        if "retry" in problems:
-            raise Retry(problems["retry"])
-        return reports
 
 
 def _written(way: str, reports: list[Report]) -> Written:

@@ -22,11 +22,11 @@ from tallygate.ledger.group import (
     open_producer,
 )
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import Known, Place, Range
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.sink import KafkaTopicSink
 from tallygate.sinks.kafka.writer import KafkaWriter, send_letters
-from tallygate.sinks.store import Keeper, Known, Shape
+from tallygate.sinks.store import Keeper, Shape
 from tallygate.spec import KafkaSink
 
 __all__ = ["KafkaStore"]

@@ -10,14 +10,14 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from pyspark import TaskContext
 
-from tallygate.errors import FencedError, LedgerError, TallygateError
+from tallygate.errors import FencedError, LedgerError, TopicError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
 from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, Names, open_producer
 from tallygate.ledger.letters import Letter, letter_of
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.sinks.tasks import Report, trimmed
 
@@ -65,7 +65,7 @@ class KafkaWriter:
             work(done.timed(source), done)
         except FencedError as error:
             done.report.problem, done.report.message = "fenced", str(error)
-        except (KafkaException, TallygateError) as error:
+        except (KafkaException, MovedError, TopicError, UnreachableError) as error:
             done.report.problem, done.report.message = "retry", str(error)
         total = time.perf_counter() - started
         done.report.write = total - done.report.read - done.report.commit
@@ -135,7 +135,7 @@ class KafkaWriter:
         except KafkaException as error:
             code = error.args[0].code()
             if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
-                raise LedgerError(
+                raise MovedError(
                     "the transaction was fenced: another attempt or another run opened the same id"
                 ) from error
             raise
@@ -160,7 +160,7 @@ class KafkaWriter:
         def rows() -> None:
             self._send(producer, blocks, work)
             if producer.flush(ANSWER_TIMEOUT) or failures:
-                raise LedgerError("Kafka did not acknowledge the rows in time")
+                raise UnreachableError("Kafka did not acknowledge the rows in time")
             reach("rows-written", self.batch)
 
         def offsets() -> None:

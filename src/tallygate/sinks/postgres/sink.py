@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tallygate.errors import FencedError, TargetError, UnreachableError
+from tallygate.errors import TargetError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.ledger.postgres import BatchRow, Claim, PostgresLedger
-from tallygate.ledger.ranges import Place, Range, count, remaining
+from tallygate.ledger.ranges import Range, count, remaining
 from tallygate.postgres.arrow import Connected, is_refusal, pooled
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.schema import SCHEMA
@@ -65,12 +65,6 @@ class PostgresSink:
     """For frames of raw records, which are decoded where they are written."""
     driver_rows: int = 20_000
     _careful: bool = field(default=False, init=False)
-
-    def positions(self) -> Mapping[Place, int]:
-        return self.ledger.positions()
-
-    def close(self) -> None:
-        self.ledger.close()
 
     def write(self, frame: DataFrame, batch: Batch) -> Written:
         try:
@@ -226,15 +220,11 @@ class PostgresSink:
     def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
         """Run the tasks and hear what they say; what must not go on is raised."""
         reports = run_tasks(frame, task)
-        problems = {report.problem: report.message for report in reports}
-        if "fenced" in problems:
-            raise FencedError(problems["fenced"])
+        problems = {report.problem: str(report.message) for report in reports}
         if "target" in problems:
-            raise self._changed(str(problems["target"]))
+            raise self._changed(problems["target"])
         if "refused" in problems:
-            raise self._refusal(str(problems["refused"]))
-        if "retry" in problems:
-            raise Retry(problems["retry"])
+            raise self._refusal(problems["refused"])
         return reports
 
     def _record(

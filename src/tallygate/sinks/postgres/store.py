@@ -8,14 +8,14 @@ from tallygate import __version__
 from tallygate.errors import LedgerError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.postgres import Claim, PostgresLedger
-from tallygate.ledger.ranges import Range
+from tallygate.ledger.ranges import Known, Range
 from tallygate.postgres.arrow import pooled
 from tallygate.postgres.connecting import connect
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.postgres.sink import PostgresSink
 from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target, columns_of, ensure_table
-from tallygate.sinks.store import Keeper, Known, Shape
+from tallygate.sinks.store import Keeper, Shape
 from tallygate.spec import Postgres
 
 __all__ = ["PostgresStore"]
@@ -69,8 +69,7 @@ class PostgresStore:
         self._ledger.prepare()
 
     def known(self) -> Known | None:
-        row = self._ledger.known()
-        return None if row is None else Known(row.positions, row.topic_ids, row.checkpoint_id)
+        return self._ledger.known()
 
     def keeper(self) -> Keeper:
         return _LetterTable(self._dsn, self._claim)

@@ -23,7 +23,7 @@ from tallygate.errors import FencedError, LedgerError, TargetError
 from tallygate.failpoints import reach
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.postgres import Claim
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.sinks.tasks import Report, trimmed
@@ -35,7 +35,7 @@ def problem_of(error: BaseException) -> str | None:
     """Tell apart what the driver treats differently; None is a defect and not for retrying."""
     if isinstance(error, FencedError):
         return "fenced"
-    if isinstance(error, LedgerError) or is_lost(error):
+    if isinstance(error, MovedError) or is_lost(error):
         return "retry"
     if is_refusal(error):
         return "refused"

@@ -1,0 +1,189 @@
+"""A query that runs: watched, kept in sight by a heartbeat, stopped after its batch."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tallygate.errors import FencedError, QueryError, TallygateError, UnreachableError
+from tallygate.pipeline.engine import Engine, Progress, StopRequested
+from tallygate.pipeline.launch import Job, diagnose, launch
+from tallygate.sinks.store import Store
+
+__all__ = ["Counts", "Heart", "Summary", "first_line", "launched", "run_job"]
+
+BEAT_EVERY = 2.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did."""
+
+    batches: int
+    records: int
+    rows: int
+    letters: int
+    seconds: float
+    outcome: str
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.batches = self.records = self.rows = self.letters = 0
+
+    def add(self, progress: Progress) -> None:
+        self.batches += 1
+        self.records += progress.records
+        self.rows += progress.written.rows
+        self.letters = progress.letters
+
+
+def launched(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
+    try:
+        return launch(job, spark)
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            job.store.end(f"failed: {error}")
+        raise
+
+
+def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
+    started = time.monotonic()
+    query, engine = launched(job, spark)
+    heart = Heart(job.store, query, engine)
+    heart.start()
+    stopping = False
+    with _signals() as asked, contextlib.suppress(StreamingQueryException):
+        while not query.awaitTermination(0.2):  # type: ignore[arg-type]
+            if heart.failure is not None:
+                query.stop()
+                break
+            if (asked or heart.stop_requested) and engine.request_stop():
+                stopping = True
+                query.stop()
+                break
+    heart.stop()
+    failure = heart.failure or engine.failure or query.exception()
+    if isinstance(failure, StopRequested) or (stopping and failure is None):
+        failure = None
+    if failure is not None and not isinstance(failure, TallygateError):
+        try:
+            diagnose(job)
+        except UnreachableError:
+            pass  # what Spark said is all there is to say
+        except TallygateError as error:
+            failure = error
+    outcome = "failed" if failure else "stopped" if asked or heart.stop_requested else "done"
+    with contextlib.suppress(UnreachableError):
+        job.store.end(outcome if failure is None else f"failed: {failure}")
+    if failure is not None:
+        raise (
+            failure
+            if isinstance(failure, TallygateError)
+            else QueryError(f"pipeline {job.name!r} stopped: {first_line(failure)}")
+        ) from failure
+    took = time.monotonic() - started
+    return Summary(counts.batches, counts.records, counts.rows, counts.letters, took, outcome)
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Signals that ask for a stop are noted, where signals can be handled at all."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Heart:
+    """Says every few seconds that the run is alive and how far it is.
+
+    For a query that is left `alone` with its user it also does what a runner would: it stops the
+    query when asked to or fenced, and writes down how the run ended."""
+
+    def __init__(
+        self, store: Store, query: StreamingQuery, engine: Engine, *, alone: bool = False
+    ) -> None:
+        self._store, self._query, self._engine, self._alone = store, query, engine, alone
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failure: TallygateError | None = None
+        self.stop_requested = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_EVERY) and self._query.isActive:
+            try:
+                self.stop_requested = self._store.beat(self.progress())
+            except FencedError as error:
+                self.failure = error
+                break
+            except Exception:
+                continue  # the store is away: the batch at hand finds out what that means
+            if self._alone and self.stop_requested and self._engine.request_stop():
+                break
+        if self._alone:
+            self._end()
+
+    def _end(self) -> None:
+        failure = self.failure or self._engine.failure
+        with contextlib.suppress(Exception):
+            self._query.stop()
+            self._store.end("done" if failure is None else f"failed: {failure}")
+
+    def progress(self) -> dict[str, Any]:
+        last = self._engine.last
+        if last is None:
+            return {}
+        return {
+            "batch": last.batch,
+            "way": last.written.way,
+            "records": last.records,
+            "rows": last.written.rows,
+            "seconds": round(last.seconds, 3),
+            "parts": {name: round(value, 3) for name, value in last.written.seconds.items()},
+            "letters": last.letters,
+            "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
+            **self._state(),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        """The watermark and the size of the state, where there are such."""
+        progress: Mapping[str, Any] = self._query.lastProgress or {}
+        operators = progress.get("stateOperators") or []
+        if not operators:
+            return {}
+        return {
+            "watermark": (progress.get("eventTime") or {}).get("watermark"),
+            "state_rows": sum(operator["numRowsTotal"] for operator in operators),
+            "state_bytes": sum(operator["memoryUsedBytes"] for operator in operators),
+        }
