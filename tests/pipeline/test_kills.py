@@ -1,6 +1,7 @@
 """Every way to commit is killed at every step of a batch and started again: each record is there
 once. The same kills with the weaker deliveries lose and repeat, so the test can see."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,24 @@ def test_records_written_to_kafka_survive_every_kill(
 
     shuffled = "/*+ REPARTITION(2) */"
     _together([partial(survives, "narrow", ""), partial(survives, "shuffled", shuffled)])
+
+
+def test_a_lane_that_never_wrote_is_not_overlooked(
+    small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
+) -> None:
+    """Killed in the first batch with one lane committed, and the checkpoint lost with it."""
+    name = "killed-first"
+    topic = payments(f"{name}-source", NUMBERS)
+    Topics(small_stack.cluster.connection, settings).create(f"{name}-target", partitions=2)
+    sink = {"topic": f"{name}-target", "key": "account"}
+    transform = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
+    pipeline = killed(name, topic, sink, transform=transform)
+    pipeline.run("committed@0")
+    shutil.rmtree(settings.state_dir / "checkpoints" / name)
+    pipeline.through([])
+    found = Counter(_values(small_stack, f"{name}-target"))
+    assert len(found) == len(GOOD)
+    assert set(found.values()) == {1}
 
 
 @pytest.mark.parametrize(("way", "driver_rows"), [("driver", 20_000), ("partition", 0)])
