@@ -8,7 +8,6 @@ nothing and keep no position.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from ratios import conclude, ratio
 
 from tallygate import Settings, Stack, Topics
 from tallygate.kafka.producer import producer_properties
 
 PARTITIONS = 4
-RESULTS = Path(__file__).parent / "results" / "clients.json"
 
 
 def bare_produce(servers: str, topic: str, path: str) -> None:
@@ -144,18 +143,15 @@ def compare(
 ) -> dict[str, Any]:
     seconds = statistics.median(second for second, _ in measured[ours])
     peers = statistics.median(second for second, _ in measured[peer])
-    ratio = peers / seconds
-    return {
-        "measure": f"{ours}, records/s",
-        "ours": round(records / seconds),
-        "peer": round(records / peers),
-        "ratio": round(ratio, 2),
-        "target": target,
-        "met": ratio >= target,
-        "peak_mib": round(max(mebibytes for _, mebibytes in measured[ours])),
-        "seconds": [round(second, 2) for second, _ in measured[ours]],
-        "peer_seconds": [round(second, 2) for second, _ in measured[peer]],
-    }
+    return ratio(
+        f"{ours}, records/s",
+        records / seconds,
+        records / peers,
+        target,
+        peak_mib=round(max(mebibytes for _, mebibytes in measured[ours])),
+        seconds=[round(second, 2) for second, _ in measured[ours]],
+        peer_seconds=[round(second, 2) for second, _ in measured[peer]],
+    )
 
 
 def main() -> None:
@@ -169,17 +165,7 @@ def main() -> None:
         (bare_produce if what == "produce" else bare_consume)(servers, topic, path)
         return
     Settings.load()
-    results = run(arguments.records, arguments.rounds)
-    machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-    report = {"machine": machine, "records": arguments.records, "results": results}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-    for row in results:
-        met = "met" if row["met"] else "MISSED"
-        print(
-            f"{row['measure']}: {row['ours']:,} against {row['peer']:,}: ratio {row['ratio']}, "
-            f"target {row['target']} {met}, at most {row['peak_mib']} MiB"
-        )
+    conclude("clients", run(arguments.records, arguments.rounds))
 
 
 if __name__ == "__main__":

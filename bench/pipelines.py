@@ -22,6 +22,7 @@ from typing import Any
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
+from ratios import conclude, ratio
 
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Producer, Settings, Stack, Topics
 from tallygate import session as spark_session
@@ -39,7 +40,6 @@ TARGETS = (
     ("Kafka to Kafka, rows/s against Spark's sink", "ours_kafka", "spark_kafka", 0.75),
     ("the same with the source as a header", "ours_kafka_traced", "spark_kafka", 0.75),
 )
-RESULTS = Path(__file__).parent / "results" / "pipelines.json"
 
 
 class Bench:
@@ -281,13 +281,7 @@ def main() -> None:
             bench.fill(TOPIC)
             results = measure(bench, given.rounds, given.latency_seconds)
             spark.stop()
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    for each in results:
-        met = "met" if each["met"] else "missed"
-        print(
-            f"{each['measure']:<58} {each['ours']:>10,.2f} {each['peer']:>10,.2f} "
-            f"ratio {each['ratio']:.2f}, target {each['target']:g}: {met}"
-        )
+    conclude("pipelines", results)
 
 
 def measure(bench: Bench, rounds: int, seconds: int) -> list[dict[str, Any]]:
@@ -315,20 +309,6 @@ def measure(bench: Bench, rounds: int, seconds: int) -> list[dict[str, Any]]:
             said = f"latency {name} at 2,000/s, against plain foreachBatch JDBC (s)"
             results.append(ratio(said, ours[place], peer[place], 1.2, at_most=True))
     return results
-
-
-def ratio(
-    measure: str, ours: float, peer: float, target: float, *, at_most: bool = False
-) -> dict[str, Any]:
-    found = ours / peer
-    return {
-        "measure": measure,
-        "ours": round(ours, 3),
-        "peer": round(peer, 3),
-        "ratio": round(found, 3),
-        "target": target,
-        "met": found <= target if at_most else found >= target,
-    }
 
 
 if __name__ == "__main__":

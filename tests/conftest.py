@@ -12,6 +12,7 @@ pytest_plugins = [
     "fixtures.killing",
     "fixtures.flows",
     "fixtures.proxy",
+    "fixtures.executors",
 ]
 
 LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}

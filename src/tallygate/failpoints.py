@@ -16,12 +16,21 @@ the variable a step is one comparison.
     batch-committed   every commit is answered, Spark has not logged the batch as done
 
 Deliveries that save offsets and rows apart reach `committed` twice, once for each.
+
+Two more things can happen to a task, once: `rows-written@3/executor` kills the executor that it
+runs in, and `rows-written@3/stall` lets it hang there, so that Spark starts it a second time where
+speculation is on. Executors must be told by `spark.executorEnv.TALLYGATE_FAIL_AT`, and of a file
+TALLYGATE_FAILED that is made when it has happened.
 """
 
 import os
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 __all__ = ["DRIVER", "POINTS", "mark_driver", "reach"]
 
@@ -37,15 +46,22 @@ POINTS = (
     "batch-committed",
 )
 ARMED = os.environ.get("TALLYGATE_FAIL_AT")
+FAILED = os.environ.get("TALLYGATE_FAILED", "")
 DRIVER = "TALLYGATE_DRIVER_PID"
 COMMIT_TAKES = 0.002
+STALL = 30.0
 
 
 def reach(point: str, batch: int) -> None:
     """Die here, if this is the step that was armed."""
-    if ARMED is None or f"{point}@{batch}" != ARMED:
+    if ARMED is None:
         return
-    if point == "commit-sent":
+    step, _, fault = ARMED.partition("/")
+    if f"{point}@{batch}" != step:
+        return
+    if fault:
+        _fail_task(fault)
+    elif point == "commit-sent":
         threading.Thread(target=_die_soon, daemon=True).start()
     else:
         _die()
@@ -57,6 +73,23 @@ def mark_driver() -> None:
         os.environ[DRIVER] = str(os.getpid())
 
 
+def _fail_task(fault: str) -> None:
+    """The worker was forked by a daemon, and the daemon was started by the executor."""
+    import psutil
+    from pyspark import TaskContext
+
+    if TaskContext.get() is None:
+        return
+    try:
+        os.close(os.open(FAILED, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    if fault == "executor":
+        _kill(psutil.Process().parents()[1])
+    else:
+        time.sleep(STALL)
+
+
 def _die_soon() -> None:
     time.sleep(COMMIT_TAKES)
     _die()
@@ -65,6 +98,9 @@ def _die_soon() -> None:
 def _die() -> None:
     import psutil
 
-    driver = psutil.Process(int(os.environ[DRIVER]))
-    for process in [driver, *driver.children(recursive=True)]:
-        process.send_signal(signal.SIGKILL)
+    _kill(psutil.Process(int(os.environ[DRIVER])))
+
+
+def _kill(process: "psutil.Process") -> None:
+    for each in [process, *process.children(recursive=True)]:
+        each.send_signal(signal.SIGKILL)

@@ -23,7 +23,7 @@ __all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "is_secr
 FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
 FLAG = "a flag"
-_NOT_SETTINGS = ("PROFILE", "CONFIG", "DEBUG", "FAIL_AT", "DRIVER_PID")
+_NOT_SETTINGS = ("PROFILE", "CONFIG", "DEBUG", "FAIL_AT", "FAILED", "DRIVER_PID")
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,19 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from fixtures.flows import Flow
+from fixtures.flows import SCHEMA, Flow
 from fixtures.proxy import Proxy
-from tallygate import Postgres
+from tallygate import Kafka, Postgres
 from tallygate.errors import FencedError, LedgerError, LostRangeError, TargetError
 from tallygate.kafka import clients
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
+from tallygate.pipeline.status import request_stop
 from tallygate.waiting import wait_until
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
@@ -67,11 +67,9 @@ def test_a_lost_checkpoint_goes_on_from_the_ledger(flow: Flow) -> None:
 def test_a_checkpoint_rolled_back_to_an_older_copy(flow: Flow) -> None:
     flow.send(120)
     flow.run()
-    shutil.copytree(flow.checkpoint, flow.folder / "older")
-    flow.send(300)
-    flow.run()
-    shutil.rmtree(flow.checkpoint)
-    (flow.folder / "older").rename(flow.checkpoint)
+    with flow.checkpoint_of_now():
+        flow.send(300)
+        flow.run()
     flow.send(30)
     flow.run()
     flow.check()
@@ -95,11 +93,8 @@ def test_a_ledger_behind_the_checkpoint(flow: Flow) -> None:
     flow.run()
     flow.send(100)
     flow.run()
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(f'DELETE FROM "{flow.name}" WHERE _offset >= 20'.encode())
-        connection.execute(
-            "UPDATE tallygate.positions SET next_offset = 20 WHERE pipeline = %s", (flow.name,)
-        )
+    flow.execute("DELETE FROM {table} WHERE _offset >= 20")
+    flow.execute(f"UPDATE tallygate.positions SET next_offset = 20 WHERE pipeline = '{flow.name}'")
     notes = flow.run()
     assert any("set aside" in note for note in notes)
     flow.check()
@@ -161,7 +156,7 @@ def test_a_topic_that_was_made_anew(flow: Flow) -> None:
     assert len(flow.rows()) == 30
 
 
-def test_partitions_added_while_running(flow: Flow) -> None:
+def test_partitions_added_between_two_runs(flow: Flow) -> None:
     flow.send(30)
     flow.run()
     flow.topics.alter(flow.name, partitions=5)
@@ -171,20 +166,39 @@ def test_partitions_added_while_running(flow: Flow) -> None:
     flow.check()
 
 
+def test_partitions_added_while_running(flow: Flow) -> None:
+    """The run finds them by itself, and reads them from their beginning."""
+    flow.send(30)
+    seen: set[int] = set()
+
+    def grow(progress: Progress) -> None:
+        if not seen:
+            flow.topics.alter(flow.name, partitions=5)
+            flow.send(50, partition=4)
+            flow.send(10, partition=3)
+        seen.update(partition for _, partition in progress.positions)
+        if sum(progress.positions.values()) == 90:
+            request_stop(flow.name, flow.stack.dsn)
+
+    flow.pipeline(source=Kafka(flow.name, schema=SCHEMA)).run(
+        settings=flow.settings, spark=flow.spark, told=grow
+    )
+    assert seen == set(range(5))
+    flow.check()
+
+
 def test_a_table_that_was_dropped_is_made_again_and_one_that_was_altered_is_refused(
     flow: Flow,
 ) -> None:
     flow.send(30)
     flow.run()
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(f'ALTER TABLE "{flow.name}" DROP COLUMN account'.encode())
-        connection.execute(f'ALTER TABLE "{flow.name}" ALTER id TYPE text'.encode())
+    flow.execute("ALTER TABLE {table} DROP COLUMN account")
+    flow.execute("ALTER TABLE {table} ALTER id TYPE text")
     with pytest.raises(TargetError) as caught:
         flow.run()
     assert "'id' is text there and bigint here (bigint)" in str(caught.value)
     assert "it has no column 'account' (text)" in str(caught.value)
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(f'DROP TABLE "{flow.name}"'.encode())
+    flow.execute("DROP TABLE {table}")
     flow.send(10)
     flow.run()
     assert flow.rows() == list(range(30, 40)), "what was dropped with the table stays dropped"
@@ -195,8 +209,7 @@ def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
 
     def drop(progress: Progress) -> None:
         if progress.batch == 0:
-            with psycopg.connect(flow.stack.dsn) as connection:
-                connection.execute(f'DROP TABLE "{flow.name}"'.encode())
+            flow.execute("DROP TABLE {table}")
             flow.send(20)
 
     with pytest.raises(
@@ -249,11 +262,9 @@ def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: F
     sink = Postgres(flow.name, mode="upsert", key="account")
     flow.send(100)
     flow.run(transform=COUNTS, sink=sink)
-    shutil.copytree(flow.checkpoint, flow.folder / "older")
-    flow.send(100)
-    flow.run(transform=COUNTS, sink=sink)
-    shutil.rmtree(flow.checkpoint)
-    (flow.folder / "older").rename(flow.checkpoint)
+    with flow.checkpoint_of_now():
+        flow.send(100)
+        flow.run(transform=COUNTS, sink=sink)
     flow.run(transform=COUNTS, sink=sink)
     flow.send(50)
     flow.run(transform=COUNTS, sink=sink)

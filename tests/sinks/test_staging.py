@@ -40,10 +40,11 @@ def test_rows_of_an_attempt_that_did_not_report_are_left_out(
 ) -> None:
     """As of a task that failed after its commit, and was repeated."""
     flow.send(50)
-    columns = "id, account, _topic, _partition, _offset"
+    columns = "id, account, _topic, _partition, _offset, _attempt, _row"
     after_staging(
         flow,
-        f"INSERT INTO tallygate.{{}} ({columns}, _attempt) VALUES (999, 'x', 't', 0, 0, 'lost')",
+        f"INSERT INTO tallygate.{{}} ({columns}) OVERRIDING SYSTEM VALUE "
+        "VALUES (999, 'x', 't', 0, 0, 'lost', 1)",
     )
     flow.run(sink=Postgres(flow.name, **STAGED))
     flow.check()

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import psycopg
 import pytest
 from pyspark.sql import DataFrame
 
@@ -60,11 +59,10 @@ def test_every_type(flow: Flow, driver_rows: int) -> None:
 def test_rows_that_postgres_refuses_become_dead_letters(flow: Flow, driver_rows: int) -> None:
     """A NUL, and a constraint; all other rows of the batch are written."""
     flow.send(60)
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(
-            f'CREATE TABLE public."{flow.name}" (id bigint CHECK (id <> 17), account text, '
-            "_topic text, _partition int, _offset bigint)".encode()
-        )
+    flow.execute(
+        "CREATE TABLE {table} (id bigint CHECK (id <> 17), account text, "
+        "_topic text, _partition int, _offset bigint)"
+    )
     transform = "SELECT id, IF(id = 5, concat('a', char(0)), account) AS account FROM source"
     flow.run(transform=transform, sink=Postgres(flow.name, driver_rows=driver_rows))
     assert flow.rows() == [n for n in range(60) if n not in (5, 17)]
@@ -79,11 +77,7 @@ def test_rows_that_postgres_refuses_become_dead_letters(flow: Flow, driver_rows:
 
 def test_rows_refused_at_the_merge_become_dead_letters(flow: Flow) -> None:
     flow.send(60)
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(
-            f'CREATE TABLE public."{flow.name}" (id bigint PRIMARY KEY CHECK (id <> 17), '
-            "account text)".encode()
-        )
+    flow.execute("CREATE TABLE {table} (id bigint PRIMARY KEY CHECK (id <> 17), account text)")
     flow.run(sink=Postgres(flow.name, mode="upsert", key="id", driver_rows=0))
     assert flow.rows() == [n for n in range(60) if n != 17]
     assert flow.rows(
@@ -143,14 +137,11 @@ def test_any_identifier_is_quoted(flow: Flow) -> None:
 
 def test_an_existing_table_of_wider_types_is_taken_and_others_are_listed(flow: Flow) -> None:
     flow.send(5)
-    with psycopg.connect(flow.stack.dsn) as connection:
-        connection.execute(
-            f'CREATE TABLE public."{flow.name}" (n bigint, d numeric, t varchar(9), '
-            "extra int DEFAULT 4, _topic text, _partition bigint, _offset bigint)".encode()
-        )
-        connection.execute(
-            f'CREATE TABLE public."{flow.name}-bad" (n smallint, must int NOT NULL)'.encode()
-        )
+    flow.execute(
+        "CREATE TABLE {table} (n bigint, d numeric, t varchar(9), "
+        "extra int DEFAULT 4, _topic text, _partition bigint, _offset bigint)"
+    )
+    flow.execute(f'CREATE TABLE public."{flow.name}-bad" (n smallint, must int NOT NULL)')
     transform = (
         "SELECT CAST(id AS int) AS n, CAST(1.5 AS decimal(3,1)) AS d, account AS t FROM source"
     )

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from pyspark import TaskContext
 
 from tallygate.errors import FencedError, LedgerError, TopicError, UnreachableError
@@ -54,7 +54,8 @@ class KafkaWriter:
     def move(self, ranges: Iterable[Range]) -> None:
         """Move the offsets of partitions that gave no rows; for the driver."""
         for each in ranges:
-            self._commit(self.claims[0], self.names.place_id(each.place), [each], iter(()), _Work())
+            name = self.names.place_id(each.place)
+            self._commit(_Transfer(self.claims[0], name, [each], iter(()), _Work()))
 
     def _reported(
         self, source: Iterator[pa.RecordBatch], work: Callable[[Iterator[Any], "_Work"], None]
@@ -79,7 +80,8 @@ class KafkaWriter:
         work.report.topic, work.report.partition = work.place
         wanted = [self.ranges[work.place]]
         rest = chain([first] if first else [], blocks)
-        self._commit(self.claims[0], self.names.place_id(work.place), wanted, rest, work)
+        name = self.names.place_id(work.place)
+        self._commit(_Transfer(self.claims[0], name, wanted, rest, work))
 
     def _write_lane(self, source: Iterator[pa.RecordBatch], work: "_Work") -> None:
         context = TaskContext.get()
@@ -87,50 +89,39 @@ class KafkaWriter:
         lane = context.partitionId()
         wanted = sorted(self.ranges.values())
         blocks = self._blocks(source, work)
-        self._commit(self.claims[lane], self.names.lane_id(lane), wanted, blocks, work)
+        name = self.names.lane_id(lane)
+        self._commit(_Transfer(self.claims[lane], name, wanted, blocks, work))
 
-    def _commit(
-        self,
-        claim: GroupClaim,
-        transactional_id: str,
-        wanted: list[Range],
-        blocks: Iterator["_Rows"],
-        work: "_Work",
-    ) -> None:
+    def _commit(self, transfer: "_Transfer") -> None:
         """Save rows and offsets in the order that the delivery's name means."""
-        consumer = clients.consumer(self.connection, group_id=claim.group)
+        consumer = clients.consumer(self.connection, group_id=transfer.claim.group)
         try:
             if self.delivery == "exactly-once":
-                producer = open_producer(self.connection, transactional_id)
-                if claim.check(wanted, claim.at(consumer, [each.place for each in wanted])):
-                    self._in_transaction(producer, consumer, claim, wanted, blocks, work)
-            elif claim.check(wanted, claim.at(consumer, [each.place for each in wanted])):
-                self._apart(consumer, claim, wanted, blocks, work)
+                # Opened before the offsets are read: this ends what an older producer left open.
+                producer = open_producer(self.connection, transfer.transactional_id)
+                if transfer.is_due(consumer):
+                    self._in_transaction(producer, consumer, transfer)
+            elif transfer.is_due(consumer):
+                self._apart(consumer, transfer)
         finally:
             consumer.close()
 
     def _in_transaction(
-        self,
-        producer: Producer,
-        consumer: Consumer,
-        claim: GroupClaim,
-        wanted: list[Range],
-        blocks: Iterator["_Rows"],
-        work: "_Work",
+        self, producer: Producer, consumer: Consumer, transfer: "_Transfer"
     ) -> None:
         try:
             producer.begin_transaction()
-            self._send(producer, blocks, work)
+            self._send(producer, transfer)
             producer.flush()
             reach("rows-written", self.batch)
             producer.send_offsets_to_transaction(
-                claim.offsets(wanted), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+                transfer.offsets(), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
             )
             reach("ledger-moved", self.batch)
             reach("commit-sent", self.batch)
             started = time.perf_counter()
             producer.commit_transaction(ANSWER_TIMEOUT)
-            work.report.commit = time.perf_counter() - started
+            transfer.work.report.commit = time.perf_counter() - started
             reach("committed", self.batch)
         except KafkaException as error:
             code = error.args[0].code()
@@ -140,14 +131,7 @@ class KafkaWriter:
                 ) from error
             raise
 
-    def _apart(
-        self,
-        consumer: Consumer,
-        claim: GroupClaim,
-        wanted: list[Range],
-        blocks: Iterator["_Rows"],
-        work: "_Work",
-    ) -> None:
+    def _apart(self, consumer: Consumer, transfer: "_Transfer") -> None:
         """At least once: the rows, then the offsets. At most once: the other way round."""
         failures: list[KafkaError] = []
         producer = clients.producer(
@@ -158,13 +142,13 @@ class KafkaWriter:
         )
 
         def rows() -> None:
-            self._send(producer, blocks, work)
+            self._send(producer, transfer)
             if producer.flush(ANSWER_TIMEOUT) or failures:
                 raise UnreachableError("Kafka did not acknowledge the rows in time")
             reach("rows-written", self.batch)
 
         def offsets() -> None:
-            consumer.commit(offsets=claim.offsets(wanted), asynchronous=False)
+            consumer.commit(offsets=transfer.offsets(), asynchronous=False)
             reach("ledger-moved", self.batch)
 
         steps = (offsets, rows) if self.delivery == "at-most-once" else (rows, offsets)
@@ -172,9 +156,9 @@ class KafkaWriter:
             step()
             reach("committed", self.batch)
 
-    def _send(self, producer: Producer, blocks: Iterator["_Rows"], work: "_Work") -> None:
-        count = 0
-        for number, block in enumerate(blocks):
+    def _send(self, producer: Producer, transfer: "_Transfer") -> None:
+        count, work = 0, transfer.work
+        for number, block in enumerate(transfer.blocks):
             _produce(producer, self.topic, block)
             count += len(block.values)
             if number == 0:
@@ -242,6 +226,24 @@ class _Work:
         if len(ends | ({self.place} if self.place else set())) != 1:
             raise LedgerError(f"a task holds rows of {sorted(ends)}: the plan is not narrow.")
         self.place = ends.pop()
+
+
+@dataclass(frozen=True)
+class _Transfer:
+    """Rows that are to be sent, and the ranges of offsets that they stand for."""
+
+    claim: GroupClaim
+    transactional_id: str
+    wanted: list[Range]
+    blocks: Iterator["_Rows"]
+    work: _Work
+
+    def is_due(self, consumer: Consumer) -> bool:
+        places = [each.place for each in self.wanted]
+        return self.claim.check(self.wanted, self.claim.at(consumer, places))
+
+    def offsets(self) -> list[TopicPartition]:
+        return self.claim.offsets(self.wanted)
 
 
 def letter_headers(letter: Letter) -> list[tuple[str, str]]:
