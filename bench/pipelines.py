@@ -258,7 +258,7 @@ class Bench:
         def stop() -> None:
             from tallygate.pipeline.status import request_stop
 
-            request_stop(table, self.stack.dsn)
+            request_stop(table, self.settings)
             done.join(60)
 
         return stop

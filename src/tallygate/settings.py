@@ -196,6 +196,11 @@ class Settings:
         return Path(self.required("cache.dir")).expanduser()
 
     @property
+    def runs_dir(self) -> Path:
+        """Where runs are noted whose store keeps no heartbeats."""
+        return self.state_dir / "runs"
+
+    @property
     def state_dir(self) -> Path:
         return Path(self.required("state.dir")).expanduser()
 

@@ -178,7 +178,7 @@ def test_partitions_added_while_running(flow: Flow) -> None:
             flow.send(10, partition=3)
         seen.update(partition for _, partition in progress.positions)
         if sum(progress.positions.values()) == 90:
-            request_stop(flow.name, flow.stack.dsn)
+            request_stop(flow.name, flow.settings)
 
     flow.pipeline(source=Kafka(flow.name, schema=SCHEMA)).run(
         settings=flow.settings, spark=flow.spark, told=grow

@@ -1,7 +1,9 @@
 """Running pipelines as users do: files, commands, signals, jobs that exist."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -58,19 +60,22 @@ def test_init_check_run_and_status(flow: Flow, tallygate: Tallygate, tmp_path: P
     assert sum(mine["positions"].values()) == 250
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "stop"])
+@pytest.mark.parametrize("how", ["SIGTERM", "stop", "stop a topic's"])
 def test_a_run_finishes_its_batch_and_stops(
     flow: Flow, tallygate: Tallygate, tmp_path: Path, how: str
 ) -> None:
     flow.send(150)
     file = tmp_path / "pipeline.yaml"
     file.write_text(_yaml(flow))
+    if how == "stop a topic's":
+        flow.topics.create(f"{flow.name}-out")
+        file.write_text(_yaml(flow).replace(f"table: {flow.name}", f"topic: {flow.name}-out"))
     command = [sys.executable, "-m", "tallygate", "run", str(file), "--name", "small", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         events = [json.loads(running.stdout.readline()) for _ in range(2)]
         assert [event["rows"] for event in events] == [100, 50]
-        if how == "stop":
+        if how != "SIGTERM":
             wait_until(lambda: _state(tallygate, flow.name) == "running", 20, "no heartbeat")
             tallygate("stop", flow.name, "--name", "small")
         else:
@@ -79,7 +84,36 @@ def test_a_run_finishes_its_batch_and_stops(
         assert running.wait(60) == 0
     assert rest[-1]["event"] == "end"
     assert rest[-1]["outcome"] == "stopped"
-    flow.check()
+    if how == "stop a topic's":
+        assert _state(tallygate, flow.name) == "stopped"
+    else:
+        flow.check()
+
+
+def test_a_terminal_shows_a_table_that_changes(flow: Flow, tmp_path: Path) -> None:
+    flow.send(250)
+    file = tmp_path / "pipeline.yaml"
+    counts = "transform: SELECT account, count(*) AS n FROM source GROUP BY account\n"
+    upsert = f"table: {flow.name}\n  mode: upsert\n  key: account"
+    file.write_text(_yaml(flow).replace(f"table: {flow.name}", upsert) + counts)
+    command = [sys.executable, "-m", "tallygate", "run", str(file), "--name", "small"]
+    terminal, other = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(
+        [*command, "--until", "available"], stdout=other, stderr=other, env=environment
+    ) as running:
+        os.close(other)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that nobody writes any more
+            while part := os.read(terminal, 65536):
+                shown += part
+        assert running.wait(60) == 0
+    os.close(terminal)
+    text = shown.decode()
+    assert f"{flow.name}/0" in text
+    assert "records/s" in text
+    assert "rows of state" in text
+    assert "done; 3 batches, 250 records" in text
 
 
 def _state(tallygate: Tallygate, name: str) -> str:

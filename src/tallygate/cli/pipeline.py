@@ -123,11 +123,10 @@ def stop(
     *,
     settings: "Settings",
 ) -> None:
-    """Ask the running pipeline NAME of the store to finish its batch and stop."""
+    """Ask the running pipeline NAME to finish its batch and stop."""
     from tallygate.pipeline.status import request_stop
-    from tallygate.stack import running_dsn
 
-    number = request_stop(pipeline, running_dsn(settings), settings.timeout)
+    number = request_stop(pipeline, settings)
     print(f"Run {number} of {pipeline} is asked to stop after its batch.")
 
 
@@ -189,6 +188,7 @@ def _json_batch(progress: "Progress") -> None:
         parts=dict(progress.written.seconds),
         letters=progress.letters,
         lag=sum(progress.lag.values()),
+        state=dict(progress.state),
         positions={f"{topic}/{number}": at for (topic, number), at in progress.positions.items()},
     )
 
@@ -197,11 +197,20 @@ def _parts(progress: "Progress") -> str:
     return ", ".join(f"{name} {took:.2f}" for name, took in progress.written.seconds.items())
 
 
+def _state(progress: "Progress") -> str:
+    """The watermark and the size of the state, of pipelines that have such."""
+    if not progress.state:
+        return ""
+    size = f"{progress.state['rows']:,} rows of state ({progress.state['bytes'] / 2**20:.1f} MiB)"
+    return f"{size}, watermark {progress.state['watermark'] or 'none'}"
+
+
 def _line(progress: "Progress") -> None:
     print(
         f"batch {progress.batch}: {progress.records:,} records, {progress.written.rows:,} rows by "
         f"{progress.written.way} in {progress.seconds:.2f} s ({_parts(progress)}); "
-        f"lag {sum(progress.lag.values()):,}, {progress.letters:,} dead letters",
+        f"lag {sum(progress.lag.values()):,}, {progress.letters:,} dead letters"
+        + (f"; {_state(progress)}" if progress.state else ""),
         flush=True,
     )
 
@@ -226,6 +235,7 @@ class _Window:
         table.caption = (
             f"{rate:,.0f} records/s · {progress.written.way} · {progress.seconds:.2f} s "
             f"({_parts(progress)}) · {progress.letters:,} dead letters"
+            + (f"\n{_state(progress)}" if progress.state else "")
         )
         table.add_column("partition")
         table.add_column("next offset", justify="right")

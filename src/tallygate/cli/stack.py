@@ -112,15 +112,8 @@ def status(name: Name = None, output: Output = Format.table, sets: Set = None) -
 
 
 def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
-    """Every pipeline of the store, if there is one that answers."""
-    from tallygate.errors import StackError, UnreachableError
     from tallygate.pipeline.status import pipelines
-    from tallygate.stack import running_dsn
 
-    try:
-        found = pipelines(running_dsn(settings), settings.timeout)
-    except (StackError, UnreachableError):
-        return []
     return [
         {
             "pipeline": each.name,
@@ -139,7 +132,7 @@ def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
             "positions": dict(each.positions),
             "progress": dict(each.progress),
         }
-        for each in found
+        for each in pipelines(settings)
     ]
 
 
@@ -148,7 +141,7 @@ def _show_status(stacks: list[dict[str, Any]], flows: list[dict[str, Any]]) -> N
         print("There is no local stack; `tallygate up` starts one.")
     _show_stacks(stacks)
     if flows:
-        print("Pipelines of the store")
+        print("Pipelines")
         columns = {
             "pipeline": "pipeline",
             "state": "state",

@@ -27,13 +27,14 @@ from tallygate.errors import FencedError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.ranges import MovedError, Place, Range
+from tallygate.ledger.ranges import OTHER_SOURCE, MovedError, Place, Range, is_topic
 
-__all__ = ["GroupClaim", "Mark", "Names", "committed", "open_producer"]
+__all__ = ["GroupClaim", "Mark", "Names", "committed", "kept_as", "open_producer"]
 
 ANSWER_TIMEOUT = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
 STAND_IN = "tallygate.offsets."
+OTHER_STAND_IN = "tallygate.positions."
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ class Names:
 
     def lane_id(self, lane: int) -> str:
         return self.lane_group(lane)
+
+
+def kept_as(topic: str, stand_in: bool) -> str:
+    """The topic whose offsets stand for a source's: its own, or one that exists for this alone."""
+    if not is_topic(topic):
+        return OTHER_STAND_IN + topic.removeprefix(OTHER_SOURCE)
+    return STAND_IN + topic if stand_in else topic
+
+
+def _source_of(kept: str, stand_in: bool) -> str:
+    if kept.startswith(OTHER_STAND_IN):
+        return OTHER_SOURCE + kept.removeprefix(OTHER_STAND_IN)
+    return kept.removeprefix(STAND_IN) if stand_in else kept
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ class GroupClaim:
     """Marks of topics whose ids are known, which are kept as they are."""
 
     def topic(self, topic: str) -> str:
-        return STAND_IN + topic if self.stand_in else topic
+        return kept_as(topic, self.stand_in)
 
     def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, int]:
         """Where the group is; raise if a newer run has been there. The producer must be open."""
@@ -178,7 +192,7 @@ def committed(connection: Connection, group: str, stand_in: bool) -> dict[Place,
     answers = clients.answer(futures, connection, f"asking for the offsets of group {group!r}")
     found = {}
     for each in answers[group].topic_partitions or ():
-        topic = each.topic.removeprefix(STAND_IN) if stand_in else each.topic
+        topic = _source_of(each.topic, stand_in)
         if each.offset >= 0:
             found[topic, each.partition] = each.offset, Mark.read(each.metadata)
     return found

@@ -17,16 +17,33 @@ from dataclasses import dataclass
 
 from tallygate.errors import LedgerError
 
-__all__ = ["Known", "MovedError", "Place", "Positions", "Range", "count", "remaining"]
+__all__ = [
+    "OTHER_SOURCE",
+    "Known",
+    "MovedError",
+    "Place",
+    "Positions",
+    "Range",
+    "count",
+    "is_topic",
+    "remaining",
+]
 
 Place = tuple[str, int]
 """A topic and a partition."""
 Positions = Mapping[Place, int]
+OTHER_SOURCE = "source:"
 
 
 class MovedError(LedgerError):
     """The ledger is not where it was when the batch was planned: somebody else moved it, or
     a commit that went unanswered had arrived. Nothing was written; the batch is planned anew."""
+
+
+def is_topic(name: str) -> bool:
+    """Whether a place is a topic's. Sources that are not Kafka count their positions too, under
+    a name that no topic can have."""
+    return not name.startswith(OTHER_SOURCE)
 
 
 @dataclass(frozen=True, order=True)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import InputError, UnreachableError
 from tallygate.failpoints import reach
-from tallygate.ledger.ranges import Place, count
+from tallygate.ledger.ranges import Place, count, is_topic
 from tallygate.sinks.sink import Batch, Retry, Sink, Written
 from tallygate.sinks.store import Store
 from tallygate.spark.checkpoint import Checkpoint
@@ -43,6 +43,8 @@ class Progress:
     letters: int
     lag: Mapping[Place, int]
     """Offsets behind, by what Spark heard from Kafka before the batch."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The watermark and the size of the state after the batch before, where there are such."""
 
 
 @dataclass
@@ -88,29 +90,44 @@ class Engine:
         batch = Batch(batch_id, self.checkpoint.ranges(batch_id))
         written = self._written(frame, batch)
         reach("batch-committed", batch_id)
-        topics = {each.topic for each in batch.ranges}
-        if topics - self._known_topics:
+        topics = {each.topic for each in batch.ranges if is_topic(each.topic)}
+        if topics - self._known_topics or self.last is None:
             self.store.remember(self.checkpoint.id, self.topic_ids(sorted(topics)))
             self._known_topics |= topics
         positions = {each.place: each.until for each in batch.ranges}
         if self.mirror is not None:
-            self.mirror(positions)
+            self.mirror({place: at for place, at in positions.items() if is_topic(place[0])})
         self._check_letters(count(batch.ranges))
         took = time.perf_counter() - started
         records = count(batch.ranges)
         lag = self._lag(positions)
-        self.last = Progress(batch_id, records, written, took, positions, self.letters, lag)
+        self.last = Progress(
+            batch_id, records, written, took, positions, self.letters, lag, self._state()
+        )
         self.told(self.last)
 
     def _lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         found = {}
         for source in (self.spark_progress() or {}).get("sources", ()):
             latest = str(source.get("latestOffset"))  # "None" before the first batch of a run
+            if not source.get("description", "").startswith("KafkaV2"):
+                continue
             for topic, partitions in json.loads(latest if latest[:1] == "{" else "{}").items():
                 for number, end in partitions.items():
                     place = topic, int(number)
                     found[place] = max(0, end - positions.get(place, 0))
         return found
+
+    def _state(self) -> dict[str, Any]:
+        progress = self.spark_progress() or {}
+        operators = progress.get("stateOperators") or []
+        if not operators:
+            return {}
+        return {
+            "watermark": (progress.get("eventTime") or {}).get("watermark"),
+            "rows": sum(operator["numRowsTotal"] for operator in operators),
+            "bytes": sum(operator["memoryUsedBytes"] for operator in operators),
+        }
 
     def _written(self, frame: DataFrame, batch: Batch) -> Written:
         deadline, pause = None, 0.1

@@ -24,7 +24,7 @@ from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicErro
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import Mirror, topic_ids
 from tallygate.kafka.reader import list_offsets
-from tallygate.ledger.ranges import Known, Place, Range
+from tallygate.ledger.ranges import Known, Place, Range, is_topic
 from tallygate.pipeline.engine import Engine, Progress
 from tallygate.records.decoding import Decoder
 from tallygate.sinks.store import Keeper, Shape, Store
@@ -45,7 +45,8 @@ class Job:
     build: Callable[[Keeper], DataFrame]
     store: Store
     checkpoint: str
-    connection: Connection
+    connection: Connection | None
+    """To the source's brokers, if any source is Kafka."""
     mode: str = "append"
     trigger: Mapping[str, str | bool] = field(default_factory=dict)
     decoder: Decoder | None = None
@@ -59,8 +60,11 @@ def look(job: Job) -> tuple[Plan, Shape]:
     """The job's plan and the shape of its rows; nothing is touched."""
     plan = read_plan(job.build(job.store.keeper()))
     if job.decoder is None:
-        return plan, Shape(plan.frame.schema, plan.carries, plan.stateful)
-    return plan, Shape(from_arrow_schema(job.decoder.schema), True, False, job.decoder)
+        anchored = plan.stateful or not plan.replayable
+        schema = plan.frame.schema
+        return plan, Shape(schema, plan.carries, plan.narrow, plan.stateful, anchored)
+    schema = from_arrow_schema(job.decoder.schema)
+    return plan, Shape(schema, True, True, False, decoder=job.decoder)
 
 
 def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
@@ -84,8 +88,8 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         job.store.sink(shape),
         checkpoint,
         job.limits,
-        lambda topics: topic_ids(topics, job.connection),
-        Mirror(f"tallygate.{job.name}", job.connection) if job.store.mirrors else None,
+        _topic_ids(job.connection),
+        _mirror(job),
         told=job.told,
         letters=job.store.letters(),
     )
@@ -102,6 +106,19 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason}") from None
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
+
+
+def _topic_ids(connection: Connection | None) -> Callable[[list[str]], Mapping[str, str]]:
+    def ask(topics: list[str]) -> Mapping[str, str]:
+        return {} if connection is None else topic_ids(topics, connection)
+
+    return ask
+
+
+def _mirror(job: Job) -> Mirror | None:
+    if job.connection is None or not job.store.mirrors:
+        return None
+    return Mirror(f"tallygate.{job.name}", job.connection)
 
 
 @contextmanager
@@ -126,7 +143,9 @@ def diagnose(job: Job) -> None:
 
 
 def _check_source(known: Known, job: Job) -> None:
-    topics = sorted({topic for topic, _ in known.positions})
+    if job.connection is None:
+        return
+    topics = sorted({topic for topic, _ in known.positions if is_topic(topic)})
     now = topic_ids(topics, job.connection)
     for topic in topics:
         if topic not in now:
@@ -152,7 +171,9 @@ def _check_source(known: Known, job: Job) -> None:
 
 
 def _lost(known: Known, job: Job) -> list[Range]:
-    places = sorted(known.positions)
+    places = sorted(place for place in known.positions if is_topic(place[0]))
+    if job.connection is None or not places:
+        return []
     earliest = list_offsets(places, OffsetSpec.earliest(), job.connection)  # type: ignore[no-untyped-call]
     return [
         Range(*place, known.positions[place], earliest[place])
@@ -169,16 +190,19 @@ def _accept_losses(known: Known, job: Job) -> None:
 
 
 def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
-    """A pipeline with state needs the checkpoint that the ledger goes with."""
-    if not shape.stateful or not known.positions:
+    """A pipeline with state needs the checkpoint that the ledger goes with; so does one whose
+    source is not Kafka, since only the checkpoint knows what a position of it stands for."""
+    if not shape.anchored or not known.positions:
         return
+    what = "state" if shape.stateful else "a source that is not Kafka"
+    held = "The state is" if shape.stateful else "What was read is known only"
     cure = (
-        "The state is in the checkpoint, so it cannot be made from the ledger: bring the "
+        f"{held} in the checkpoint, so it cannot be made from the ledger: bring the "
         "checkpoint back, or rebuild with `tallygate rebuild`."
     )
     if checkpoint.planned is None:
         raise LedgerError(
-            f"the checkpoint {checkpoint.path} of a pipeline with state is gone. {cure}"
+            f"the checkpoint {checkpoint.path} of a pipeline with {what} is gone. {cure}"
         )
     if known.checkpoint_id is not None and checkpoint.id != known.checkpoint_id:
         raise LedgerError(f"{checkpoint.path} is the checkpoint of another query. {cure}")
@@ -202,7 +226,7 @@ def _reconcile(
     checkpoint: Checkpoint, known: Known, shape: Shape, note: Callable[[str], None]
 ) -> None:
     """Make the next batch begin within reach of the ledger."""
-    if shape.stateful:
+    if shape.anchored:
         return
     if checkpoint.planned is not None:
         if _within(known.positions, *_next(checkpoint), divisible=shape.carries):

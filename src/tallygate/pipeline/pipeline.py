@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -12,25 +11,28 @@ from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.launch import Job, look
-from tallygate.pipeline.running import Counts, Heart, Summary, first_line, launched, run_job
-from tallygate.pipeline.source import decoded, decoder_of, raw_stream
+from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
+from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
+from tallygate.pipeline.stores import connection_at, read_topics, source_connection, store_of
+from tallygate.pipeline.transform import transformed
 from tallygate.settings import Settings
-from tallygate.sinks.kafka.store import KafkaStore
-from tallygate.sinks.postgres.store import PostgresStore
-from tallygate.sinks.store import Keeper, Store
-from tallygate.spark.plan import committed_only, kafka_servers
+from tallygate.sinks.store import Keeper
+from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
 from tallygate.spark.session import session
 from tallygate.spec import (
     NAME,
     Delivery,
+    Files,
+    Kafka,
     KafkaSink,
     PipelineSpec,
     Postgres,
+    Rate,
+    Socket,
     check_delivery,
     load_spec,
     validated,
 )
-from tallygate.stack import running_connection, running_dsn
 from tallygate.units import duration_ms
 
 __all__ = ["Pipeline", "write_stream"]
@@ -47,7 +49,9 @@ class Pipeline(PipelineSpec):
     @classmethod
     def load(cls, path: Path) -> "Pipeline":
         """A pipeline from its YAML file."""
-        return cls(**dict(load_spec(path)))
+        pipeline = cls(**dict(load_spec(path)))
+        pipeline._file = path
+        return pipeline
 
     def look(self, spark: SparkSession, settings: Settings) -> dict[str, str]:
         """How the pipeline would be written; neither Kafka nor the store is asked."""
@@ -56,16 +60,16 @@ class Pipeline(PipelineSpec):
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
         job = self.job(spark, anywhere, {})
         plan, shape = look(job)
-        ways = "by partition" if shape.carries and job.mode == "append" else "staged"
+        ways = "by partition" if shape.narrow and job.mode == "append" else "staged"
         return {
-            "source": ", ".join(self.source.topic) or f"pattern {self.source.pattern}",
+            "source": ", ".join(_said(each) for each in self.streams.values()),
             "plan": plan.why,
             "columns": shape.schema.simpleString().removeprefix("struct<").removesuffix(">"),
             "state": "kept in the checkpoint" if shape.stateful else "none",
             "sink": job.store.target,
             "commit": f"{self.delivery}, {ways}; small batches by the driver"
             if isinstance(self.sink, Postgres)
-            else f"{self.delivery}, {'a transaction a partition' if shape.carries else 'lanes'}",
+            else f"{self.delivery}, {'a transaction a partition' if shape.narrow else 'lanes'}",
         }
 
     def run(
@@ -101,51 +105,64 @@ class Pipeline(PipelineSpec):
         told: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> Job:
-        connection = _connection(self.source.bootstrap_servers, settings)
-        fused = self.transform is None
+        connection = source_connection(self, settings)
+        raw = self._raw
         return Job(
             self.name,
             lambda keeper: self._frame(spark, connection, keeper),
-            _store(
-                self.sink, self.name, self.delivery, connection, self.source.topic, spark, settings
+            store_of(
+                self.sink,
+                self.name,
+                self.delivery,
+                connection,
+                read_topics(self),
+                spark,
+                settings,
             ),
             self.checkpoint_path(settings),
             connection,
-            self.sink.mode if isinstance(self.sink, Postgres) else "append",
+            getattr(self.sink, "mode", "append"),
             trigger,
-            decoder_of(self.source) if fused else None,
+            None if raw is None else decoder_of(raw),
             self.dead_letters,
             accept_loss,
             told,
             note,
         )
 
+    @property
+    def _raw(self) -> Kafka | None:
+        """The one source whose records the sink decodes by itself, since nothing is in between."""
+        if self.transform is None and isinstance(self.source, Kafka):
+            return self.source if isinstance(self.sink, Postgres | KafkaSink) else None
+        return None
+
     def checkpoint_path(self, settings: Settings) -> str:
         return self.checkpoint or str(settings.state_dir / "checkpoints" / self.name)
 
-    def _frame(self, spark: SparkSession, connection: Connection, keeper: Keeper) -> DataFrame:
-        raw = raw_stream(spark, self.source, connection)
-        if self.transform is None:
-            return raw.select(*RAW_COLUMNS)
-        source = decoded(raw, self.source, keeper)
-        try:
-            if callable(self.transform):
-                return self._called(self.transform, source)
-            source.createOrReplaceTempView("source")
-            return spark.sql(self.transform)
-        except PySparkException as error:
-            raise ConfigError(
-                f"the transform of {self.name!r} cannot work: {first_line(error)}"
-            ) from None
+    def _frame(
+        self, spark: SparkSession, connection: Connection | None, keeper: Keeper
+    ) -> DataFrame:
+        if self._raw is not None:
+            assert connection is not None
+            return raw_stream(spark, self._raw, connection).select(*RAW_COLUMNS)
+        views = {
+            name: self._stream(spark, source, connection, keeper)
+            for name, source in self.streams.items()
+        }
+        return transformed(spark, self, views)
 
-    def _called(self, transform: Callable[..., Any], source: DataFrame) -> DataFrame:
-        frame = transform(source)
-        if not isinstance(frame, DataFrame):
-            raise ConfigError(
-                f"the transform of {self.name!r} returned a {type(frame).__name__}; it must return "
-                "a DataFrame."
-            )
-        return frame
+    def _stream(
+        self,
+        spark: SparkSession,
+        source: Kafka | Files | Socket | Rate,
+        connection: Connection | None,
+        keeper: Keeper,
+    ) -> DataFrame:
+        if not isinstance(source, Kafka):
+            return other_stream(spark, source)
+        assert connection is not None
+        return decoded(raw_stream(spark, source, connection), source, keeper)
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":
@@ -179,12 +196,18 @@ def write_stream(
         check_delivery(delivery, sink)
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
+    foreign = foreign_sources(frame)
+    if foreign:
+        raise ConfigError(
+            f"the frame reads a source that is not Kafka ({', '.join(foreign)}); write_stream "
+            "takes frames over Kafka, and a Pipeline takes the others too."
+        )
     committed = committed_only(frame)
-    connection = _at(kafka_servers(committed), settings)
+    connection = connection_at(kafka_servers(committed), settings)
     job = Job(
         name,
         lambda _: committed,
-        _store(sink, name, delivery, connection, (), frame.sparkSession, settings),
+        store_of(sink, name, delivery, connection, (), frame.sparkSession, settings),
         checkpoint,
         connection,
         sink.mode if isinstance(sink, Postgres) else "append",
@@ -195,27 +218,9 @@ def write_stream(
     return query
 
 
-def _store(
-    sink: Postgres | KafkaSink,
-    name: str,
-    delivery: str,
-    connection: Connection,
-    topics: tuple[str, ...],
-    spark: SparkSession,
-    settings: Settings,
-) -> Store:
-    if isinstance(sink, Postgres):
-        dsn = sink.dsn or running_dsn(settings)
-        return PostgresStore(sink, name, delivery, dsn, settings.timeout)
-    target = connection if sink.bootstrap_servers is None else _at(sink.bootstrap_servers, settings)
-    lanes = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    return KafkaStore(sink, name, delivery, connection, target, topics, lanes, settings)
-
-
-def _connection(servers: str | None, settings: Settings) -> Connection:
-    return running_connection(settings) if servers is None else _at(servers, settings)
-
-
-def _at(servers: str, settings: Settings) -> Connection:
-    """The configured connection, to these brokers."""
-    return Connection.of(settings.with_flags({"kafka.bootstrap.servers": servers}))
+def _said(source: Kafka | Files | Socket | Rate) -> str:
+    if isinstance(source, Kafka):
+        return ", ".join(source.topic) or f"pattern {source.pattern}"
+    if isinstance(source, Files):
+        return f"{source.format} files in {source.folder}"
+    return f"socket {source.host}:{source.port}" if isinstance(source, Socket) else "rows by rate"

@@ -10,6 +10,7 @@ new one from then on.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -23,7 +24,7 @@ from tallygate.postgres.connecting import connect
 from tallygate.settings import Settings
 from tallygate.sinks.postgres.table import Target
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spec import Postgres
+from tallygate.spec import Files, Kafka, Postgres, Rate, Socket
 from tallygate.stack import running_dsn
 
 __all__ = ["Rebuilt", "rebuild"]
@@ -58,7 +59,7 @@ def rebuild(
             update={
                 "name": name,
                 "checkpoint": checkpoint.path,
-                "source": pipeline.source.model_copy(update={"start": "earliest"}),
+                **_from_the_start(pipeline),
                 "sink": sink.model_copy(update={"table": copy.quoted}),
             }
         ).run(until="available", settings=settings, spark=spark, told=told)
@@ -68,6 +69,18 @@ def rebuild(
         old.set_aside(f"before-rebuild-{int(time.time())}")
     checkpoint.rename(path)
     return Rebuilt(summary, before)
+
+
+def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
+    """The sources again, from their earliest record."""
+
+    def whole(source: Kafka | Files | Socket | Rate) -> Any:
+        earliest = {"start": "earliest"} if isinstance(source, Kafka) else {}
+        return source.model_copy(update=earliest)
+
+    if pipeline.source is not None:
+        return {"source": whole(pipeline.source)}
+    return {"sources": {name: whole(each) for name, each in pipeline.sources.items()}}
 
 
 def _forget(connection: psycopg.Connection, name: str, copy: Target) -> None:

@@ -4,11 +4,12 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -95,6 +96,12 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
 
 
 def first_line(error: BaseException) -> str:
+    """What happened, in one line; of an error in the JVM, what caused it."""
+    if isinstance(error, Py4JJavaError):
+        cause: Any = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        return str(cause.toString()).strip().splitlines()[0]
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -137,8 +144,11 @@ class Heart:
         self._thread.start()
 
     def stop(self) -> None:
+        """The last beat says how far the run came."""
         self._stopped.set()
         self._thread.join(timeout=10)
+        with contextlib.suppress(Exception):
+            self._store.beat(self.progress())
 
     def _run(self) -> None:
         while not self._stopped.wait(BEAT_EVERY) and self._query.isActive:
@@ -173,17 +183,6 @@ class Heart:
             "parts": {name: round(value, 3) for name, value in last.written.seconds.items()},
             "letters": last.letters,
             "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
-            **self._state(),
-        }
-
-    def _state(self) -> dict[str, Any]:
-        """The watermark and the size of the state, where there are such."""
-        progress: Mapping[str, Any] = self._query.lastProgress or {}
-        operators = progress.get("stateOperators") or []
-        if not operators:
-            return {}
-        return {
-            "watermark": (progress.get("eventTime") or {}).get("watermark"),
-            "state_rows": sum(operator["numRowsTotal"] for operator in operators),
-            "state_bytes": sum(operator["memoryUsedBytes"] for operator in operators),
+            "positions": {f"{topic}/{n}": at for (topic, n), at in last.positions.items()},
+            "state": dict(last.state),
         }

@@ -1,4 +1,4 @@
-"""The streaming frame of a pipeline's source, raw or decoded.
+"""The streaming frames of a pipeline's sources; of Kafka's, raw or decoded.
 
 Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
 its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
@@ -8,6 +8,7 @@ the rows, and nothing crosses between the JVM and Python twice.
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
@@ -22,10 +23,10 @@ from tallygate.ledger.letters import letter_of
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder
 from tallygate.sinks.store import Keeper
-from tallygate.spec import Kafka
+from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
-__all__ = ["decoded", "decoder_of", "raw_stream"]
+__all__ = ["decoded", "decoder_of", "other_stream", "raw_stream"]
 
 FETCH_WAIT_MS = 20
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -48,6 +49,28 @@ def raw_stream(spark: SparkSession, source: Kafka, connection: Connection) -> Da
     if source.headers:
         reader = reader.option("includeHeaders", "true")
     return reader.options(**source.options).load()
+
+
+def other_stream(spark: SparkSession, source: Files | Socket | Rate) -> DataFrame:
+    """The rows of a source that is not Kafka."""
+    reader = spark.readStream
+    if isinstance(source, Socket):
+        return (
+            reader.format("socket").option("host", source.host).option("port", source.port).load()
+        )
+    if isinstance(source, Rate):
+        return reader.format("rate").option("rowsPerSecond", source.rate).load()
+    if not Path(source.folder).is_dir():
+        raise ConfigError(f"source.folder {source.folder!r} is no folder.")
+    if source.schema_ is not None:
+        _declared(source.schema_)
+        reader = reader.schema(source.schema_)
+    if source.format in ("csv", "json"):
+        # A line that does not fit stops the pipeline: Spark's own way would make nulls of it.
+        reader = reader.option("mode", "FAILFAST")
+    if source.max_files is not None:
+        reader = reader.option("maxFilesPerTrigger", source.max_files)
+    return reader.options(**source.options).format(source.format).load(source.folder)
 
 
 def _start(source: Kafka) -> dict[str, str]:

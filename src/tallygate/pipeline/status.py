@@ -1,16 +1,19 @@
-"""Every pipeline of a store, as the ledger and the runs' heartbeats tell it."""
+"""Every pipeline of the store and of this machine, as their runs' heartbeats tell it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, StackError, UnreachableError
 from tallygate.postgres.connecting import connect
 from tallygate.postgres.schema import upgrade
-from tallygate.settings import nearest
+from tallygate.settings import Settings, nearest
+from tallygate.sinks.local_run import local_runs
+from tallygate.stack import running_dsn
 
 __all__ = ["PipelineStatus", "pipelines", "request_stop"]
 
@@ -42,7 +45,36 @@ class PipelineStatus:
         return None if lags is None else sum(lags.values())
 
 
-def pipelines(dsn: str, timeout: float = 10) -> list[PipelineStatus]:
+def pipelines(settings: Settings) -> list[PipelineStatus]:
+    """Those of the configured PostgreSQL, if it answers, and those that ran here into others."""
+    try:
+        stored = _stored(running_dsn(settings), settings.timeout)
+    except (StackError, UnreachableError):
+        stored = []
+    return sorted([*stored, *_local(settings)], key=lambda each: each.name)
+
+
+def _local(settings: Settings) -> list[PipelineStatus]:
+    found = []
+    for run in local_runs(settings.runs_dir):
+        held = run.read()
+        started, beaten = held.pop("started_at"), held.pop("heartbeat_at")
+        progress, outcome = held["progress"], held["outcome"]
+        found.append(
+            PipelineStatus(
+                **held,
+                state=_state(outcome is not None, outcome, time.time() - beaten),
+                started_at=datetime.fromtimestamp(started, UTC),
+                heartbeat_at=datetime.fromtimestamp(beaten, UTC),
+                positions=progress.get("positions", {}),
+                letters=progress.get("letters", 0),
+                lost=0,
+            )
+        )
+    return found
+
+
+def _stored(dsn: str, timeout: float) -> list[PipelineStatus]:
     with connect(dsn, timeout=timeout, autocommit=True) as connection:
         if not _has_ledger(connection):
             return []
@@ -62,15 +94,19 @@ def pipelines(dsn: str, timeout: float = 10) -> list[PipelineStatus]:
     return [_status(*row) for row in rows]
 
 
-def request_stop(name: str, dsn: str, timeout: float = 10) -> int:
+def request_stop(name: str, settings: Settings) -> int:
     """Ask the newest run of a pipeline to stop after its batch; return the run's number."""
-    known = {each.name: each for each in pipelines(dsn, timeout)}
+    known = {each.name: each for each in pipelines(settings)}
     if name not in known:
         raise ConfigError(f"the store has no pipeline {name!r}{nearest(name, known)}")
     found = known[name]
     if found.state != "running":
         raise ConfigError(f"pipeline {name!r} does not run: its last run is {found.state}.")
-    with connect(dsn, timeout=timeout, autocommit=True) as connection:
+    here = {run.pipeline: run for run in local_runs(settings.runs_dir)}
+    if name in here:
+        here[name].ask_to_stop()
+        return found.run
+    with connect(running_dsn(settings), timeout=settings.timeout, autocommit=True) as connection:
         connection.execute(
             "UPDATE tallygate.runs SET stop_requested = true WHERE pipeline = %s AND epoch = %s",
             (name, found.run),

@@ -21,7 +21,11 @@ class Shape:
     schema: t.StructType
     carries: bool
     """Whether the rows carry the coordinates of their records."""
+    narrow: bool
+    """Whether each Spark partition holds the rows of one Kafka partition."""
     stateful: bool
+    anchored: bool = False
+    """Whether the pipeline needs its checkpoint: for its state, or for what was read so far."""
     decoder: Decoder | None = None
     """Given if the frame holds raw records, which the sink decodes; `schema` is the decoded one."""
 

@@ -4,7 +4,11 @@
     CHECKPOINT/offsets/N       batch N's end: a version line, a line of settings, a line of JSON
                                offsets for each source; its start is the end of batch N - 1
     CHECKPOINT/commits/N       there once batch N is done
-    CHECKPOINT/sources/I/0     where source I began
+    CHECKPOINT/sources/I/0     where source I began, if it is Kafka
+
+Sources that are not Kafka count too: files by the entries of their log, rows and lines by number.
+What such a position stands for is known to this checkpoint alone; the ledger keeps it as the
+partition 0 of a topic `source:I`.
 
 All is read and written through Hadoop's file system API, so a checkpoint may be on HDFS or in an
 object store.
@@ -12,13 +16,13 @@ object store.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tallygate.errors import LedgerError
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import OTHER_SOURCE, Place, Range
 
 __all__ = ["Checkpoint"]
 
@@ -59,7 +63,7 @@ class Checkpoint:
             raise LedgerError(
                 f"{self.path}/offsets/{batch} is of a version that is not known here."
             )
-        return _places([line for line in lines[2:] if line != "-"])
+        return _places(enumerate(lines[2:]))
 
     def ranges(self, batch: int) -> tuple[Range, ...]:
         """The ranges that a batch stands for."""
@@ -81,11 +85,13 @@ class Checkpoint:
         return self._beginning() if before is None else before
 
     def _beginning(self) -> dict[Place, int]:
-        lines, number = [], 0
+        begun: dict[Place, int] = {}
+        number = 0
         while (text := self._read(f"sources/{number}/0")) is not None:
-            lines.append(text.lstrip("\0").splitlines()[-1])
+            places = _kafka_places(text.lstrip("\0").splitlines()[-1])
+            begun |= places or {}
             number += 1
-        return _places(lines)
+        return begun
 
     def seed(self, positions: Mapping[Place, int]) -> None:
         """Make a new checkpoint whose next batch begins at these positions."""
@@ -138,20 +144,44 @@ class Checkpoint:
             stream.close()
 
 
-def _places(lines: list[str]) -> dict[Place, int]:
+def _places(lines: Iterable[tuple[int, str]]) -> dict[Place, int]:
+    """The positions of all sources, by what each one's line in the offset log says."""
     found: dict[Place, int] = {}
-    for line in lines:
-        offsets = json.loads(line)
-        if not isinstance(offsets, dict) or not all(isinstance(v, dict) for v in offsets.values()):
-            raise LedgerError(
-                f"the checkpoint holds positions of a source that is not Kafka: {line[:80]}"
-            )
-        for topic, partitions in offsets.items():
-            for number, at in partitions.items():
-                if (topic, int(number)) in found:
-                    raise LedgerError(
-                        f"topic {topic!r} is read by two sources of this query, so one position "
-                        "cannot stand for both; read it once and use that frame twice."
-                    )
-                found[topic, int(number)] = at
+    for number, line in lines:
+        if line == "-":
+            continue
+        places = _kafka_places(line)
+        if places is None:
+            places = {(f"{OTHER_SOURCE}{number}", 0): _counted(line)}
+        for topic, partition in places:
+            if (topic, partition) in found:
+                raise LedgerError(
+                    f"topic {topic!r} is read by two sources of this query, so one position "
+                    "cannot stand for both; read it once and use that frame twice."
+                )
+        found |= places
     return found
+
+
+def _kafka_places(line: str) -> dict[Place, int] | None:
+    try:
+        offsets = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(offsets, dict) or not all(isinstance(v, dict) for v in offsets.values()):
+        return None
+    return {
+        (topic, int(partition)): at
+        for topic, partitions in offsets.items()
+        for partition, at in partitions.items()
+    }
+
+
+def _counted(line: str) -> int:
+    """How many entries of its log, rows or lines a source has given."""
+    position = json.loads(line)
+    if isinstance(position, dict) and isinstance(position.get("logOffset"), int):
+        return int(position["logOffset"]) + 1
+    if isinstance(position, int):
+        return position + 1
+    raise LedgerError(f"the checkpoint holds a position that cannot be counted: {line[:80]}")

@@ -6,6 +6,9 @@ carried to the result, whatever the query selects: the plan is rebuilt with them
 projection. Everything that is not known to be narrow counts as wide; that is slower, and never
 wrong.
 
+A join of the stream with a static side carries the coordinates too, but Spark may shuffle for it:
+its rows can be told apart, and are not written partition by partition.
+
 Inside `foreachBatch` it is too late for this: the frame there is a bare scan of rows.
 """
 
@@ -17,7 +20,7 @@ from pyspark.sql import DataFrame
 from tallygate.errors import ConfigError
 from tallygate.records.decoding import COORDINATES
 
-__all__ = ["Plan", "committed_only", "kafka_servers", "read_plan"]
+__all__ = ["Plan", "committed_only", "foreign_sources", "kafka_servers", "read_plan"]
 
 _NARROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark"}
 _STATEFUL = {
@@ -40,7 +43,11 @@ class Plan:
     frame: DataFrame
     """The frame, with its rows' coordinates if they can be carried."""
     carries: bool
+    narrow: bool
+    """Whether each Spark partition holds the rows of one Kafka partition."""
     stateful: bool
+    replayable: bool
+    """Whether all sources are Kafka: their records can be read again without the checkpoint."""
     why: str
     """For people: why the plan is narrow or wide."""
 
@@ -50,21 +57,25 @@ def read_plan(frame: DataFrame) -> Plan:
     nodes = list(_walk(root))
     names = {_name(node) for node in nodes}
     stateful = bool(names & _STATEFUL) or any(_joins_streams(node) for node in nodes)
-    foreign = sorted(
-        _text(node.sourceName())
-        for node in nodes
-        if _name(node) == "StreamingRelationV2" and _text(node.sourceName()) != "kafka"
-    )
-    if foreign or "StreamingRelation" in names:
-        raise ConfigError(
-            "the frame reads a source that is not Kafka "
-            f"({', '.join(foreign) or 'of an older kind'}); "
-            "exactly-once needs positions that can be read again."
-        )
+    replayable = not foreign_sources(frame)
     carried = _carry(frame, root)
     if isinstance(carried, str):
-        return Plan(frame, False, stateful, f"wide: {carried}")
-    return Plan(_with_coordinates(frame, root, *carried), True, stateful, "narrow")
+        return Plan(frame, False, False, stateful, replayable, f"wide: {carried}")
+    joined = "Join" in names
+    why = "a join with a static side, which may shuffle" if joined else "narrow"
+    carrying = _with_coordinates(frame, root, *carried)
+    return Plan(carrying, True, not joined, stateful, replayable, why)
+
+
+def foreign_sources(frame: DataFrame) -> list[str]:
+    """The frame's sources that are not Kafka."""
+    nodes = list(_walk(frame._jdf.queryExecution().analyzed()))
+    found = {_text(node.sourceName()) for node in nodes if _name(node) == "StreamingRelationV2"} - {
+        "kafka"
+    }
+    if any(_name(node) == "StreamingRelation" for node in nodes):
+        found.add("files")
+    return sorted(found)
 
 
 def kafka_servers(frame: DataFrame) -> str:
@@ -129,8 +140,17 @@ def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
     found = {attribute.name(): attribute for attribute in _list(node.output())}
     if name == "MapInArrow" and set(COORDINATES) <= set(found):
         return node, [found[each] for each in COORDINATES]
-    if name == "StreamingRelationV2":
+    if name == "StreamingRelationV2" and set(_RAW) <= set(found):
         return node, [found[each] for each in _RAW]
+    if name in ("StreamingRelationV2", "StreamingRelation"):
+        return "the source is not Kafka"
+    if _joins_static(node):
+        below = _carry(frame, node.children().head())
+        if isinstance(below, str):
+            return below
+        child, coordinates = below
+        sides = [child, node.children().last()]
+        return node.withNewChildren(_seq(frame, sides)), coordinates
     if name not in _NARROW:
         return f"{name} may mix rows of several records"
     below = _carry(frame, node.children().head())
@@ -189,6 +209,19 @@ def _project(frame: DataFrame, columns: Any, child: Any) -> Any:
 def _joins_streams(node: Any) -> bool:
     children = _list(node.children())
     return _name(node) == "Join" and all(child.isStreaming() for child in children)
+
+
+def _joins_static(node: Any) -> bool:
+    """Whether every row of the result belongs to one row of the stream, on the left."""
+    if _name(node) != "Join":
+        return False
+    left, right = _list(node.children())
+    kind = _text(node.joinType()).lower()
+    return (
+        bool(left.isStreaming())
+        and not right.isStreaming()
+        and kind in ("inner", "leftouter", "leftsemi", "leftanti")
+    )
 
 
 def _walk(node: Any) -> Any:

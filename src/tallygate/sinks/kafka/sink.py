@@ -39,6 +39,8 @@ class KafkaTopicSink:
     key: str | None
     format: str
     stateful: bool
+    added: tuple[str, ...]
+    """Columns that are not the user's."""
     _begun: set[Place] = field(default_factory=set, init=False)
 
     @property
@@ -118,9 +120,7 @@ class KafkaTopicSink:
         """The frame as key, value and coordinates, made by the JVM."""
         if self.writer.decoder is not None:
             return frame
-        own = [name for name in frame.columns if name not in COORDINATES]
-        if not self.writer.carries:
-            own = list(frame.columns)
+        own = [name for name in frame.columns if name not in self.added]
         value = f.to_json(f.struct(*own)) if self.format == "json" else f.col("value")
         key: Any = f.lit(None) if self.key is None else f.col(self.key)
         if self.format == "value" and self.key is None and "key" in own:

@@ -14,18 +14,20 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import (
     ANSWER_TIMEOUT,
-    STAND_IN,
     GroupClaim,
     Mark,
     Names,
     committed,
+    kept_as,
     open_producer,
 )
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Known, Place, Range
+from tallygate.ledger.ranges import Known, Place, Range, is_topic
+from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.sink import KafkaTopicSink
 from tallygate.sinks.kafka.writer import KafkaWriter, send_letters
+from tallygate.sinks.local_run import LocalRun
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spec import KafkaSink
 
@@ -72,25 +74,26 @@ class KafkaStore:
         spec: KafkaSink,
         pipeline: str,
         delivery: str,
-        source: Connection,
+        source: Connection | None,
         target: Connection,
         topics: tuple[str, ...],
         lanes: int,
         settings: Settings,
     ) -> None:
         self._spec, self._pipeline, self._delivery = spec, pipeline, delivery
-        self._source, self._connection = source, target
-        self._stand_in = source.bootstrap_servers != target.bootstrap_servers
+        self._connection = target
+        self._stand_in = source is None or source.bootstrap_servers != target.bootstrap_servers
         self._topics = Topics(target, settings)
-        self._source_topics = Topics(source, settings)
+        self._source_topics = None if source is None else Topics(source, settings)
         self._names = Names(pipeline)
         self._lanes, self._read_topics = lanes, topics
         self._mark = Mark()
         self._marks: dict[str, Mark] = {}
-        self._carries = True
+        self._narrow = True
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._counter: Consumer | None = None
         self._counted = 0
+        self._run = LocalRun(settings.runs_dir, pipeline)
 
     @property
     def target(self) -> str:
@@ -99,7 +102,7 @@ class KafkaStore:
     @property
     def mirrors(self) -> bool:
         """Whether the source cluster's group is free for others: it may be the ledger itself."""
-        return self._stand_in or not self._carries
+        return self._stand_in or not self._narrow
 
     def prepare(self, shape: Shape) -> None:
         names = {topic.name for topic in self._topics.all()}
@@ -117,7 +120,7 @@ class KafkaStore:
             raise TargetError("format value needs a column `value`, which the pipeline lacks.")
         if self._letters_topic not in names:
             self._topics.create(self._letters_topic)
-        self._carries = shape.carries
+        self._narrow = shape.narrow
 
     def known(self) -> Known | None:
         found = self._all()
@@ -129,7 +132,7 @@ class KafkaStore:
         return Known({place: at for place, (at, _) in found.items()}, ids, newest.checkpoint_id)
 
     def _groups(self) -> list[str]:
-        if self._carries:
+        if self._narrow:
             return [self._names.group]
         return [self._names.lane_group(lane) for lane in range(self._lanes)]
 
@@ -151,18 +154,19 @@ class KafkaStore:
         """Fence whoever had the ids, then write the new epoch beside every offset."""
         before = self._all()
         newest = max((mark for _, mark in before.values()), key=lambda m: m.epoch, default=Mark())
-        if not self._carries and newest.lanes not in (0, self._lanes):
+        if not self._narrow and newest.lanes not in (0, self._lanes):
             raise LedgerError(
                 f"pipeline {self._pipeline!r} was started with {newest.lanes} lanes and has "
                 f"{self._lanes} now (spark.sql.shuffle.partitions); rows would change lanes. Set "
                 "it back."
             )
-        self._mark = Mark.mine(newest.epoch + 1, 0 if self._carries else self._lanes)
+        self._mark = Mark.mine(newest.epoch + 1, 0 if self._narrow else self._lanes)
         self._make_stand_ins(before)
+        self._run.begin(target=self.target, delivery=self._delivery, run=self._mark.epoch)
         if self._delivery != "exactly-once":
             return
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-            if self._carries:
+            if self._narrow:
                 list(pool.map(self._take_place, sorted(before)))
             else:
                 list(pool.map(self._take_lane, range(self._lanes)))
@@ -183,7 +187,7 @@ class KafkaStore:
         try:
             offsets = [
                 TopicPartition(
-                    STAND_IN + place[0] if self._stand_in else place[0],
+                    kept_as(place[0], self._stand_in),
                     place[1],
                     held[place][0],
                     self._marked(held[place][1]).text(),
@@ -205,15 +209,19 @@ class KafkaStore:
         )
 
     def _make_stand_ins(self, before: Mapping[Place, Any]) -> None:
-        if not self._stand_in:
+        if not (self._stand_in or any(not is_topic(name) for name in self._read_topics)):
             return
         there = {topic.name: len(topic.partitions) for topic in self._topics.all()}
         read = {topic for topic, _ in before} | set(self._read_topics)
-        for topic in self._source_topics.all():
-            name, wanted = STAND_IN + topic.name, len(topic.partitions)
-            if topic.name in read and name not in there:
+        sizes = {name: 1 for name in read if not is_topic(name)}
+        if self._source_topics is not None:
+            known = self._source_topics.all()
+            sizes |= {t.name: len(t.partitions) for t in known if t.name in read and self._stand_in}
+        for topic, wanted in sizes.items():
+            name = kept_as(topic, self._stand_in)
+            if name not in there:
                 self._topics.create(name, partitions=wanted)
-            elif name in there and there[name] < wanted:
+            elif there[name] < wanted:
                 self._topics.alter(name, partitions=wanted)
 
     def lose(self, lost: Iterable[Range], reason: str) -> None:
@@ -223,7 +231,7 @@ class KafkaStore:
             for each in lost:
                 old = held[each.place][1]
                 mark = replace(self._marked(old), lost=(*old.lost, (each.start, each.until))[-20:])
-                name = STAND_IN + each.topic if self._stand_in else each.topic
+                name = kept_as(each.topic, self._stand_in)
                 with clients.explained(self._connection, "moving past a lost range"):
                     consumer.commit(
                         offsets=[TopicPartition(name, each.partition, each.until, mark.text())],
@@ -247,13 +255,18 @@ class KafkaStore:
             0,
             {},
             False,
-            self._carries,
+            self._narrow,
             self._spec.coordinates,
             shape.decoder,
             self._spec.key,
         )
         return KafkaTopicSink(
-            self._connection, writer, self._spec.key, self._spec.format, shape.stateful
+            self._connection,
+            writer,
+            self._spec.key,
+            self._spec.format,
+            shape.stateful,
+            COORDINATES if shape.carries else (),
         )
 
     def remember(self, checkpoint_id: str | None, topic_ids: Mapping[str, str]) -> None:
@@ -277,9 +290,10 @@ class KafkaStore:
         return self._counted
 
     def beat(self, progress: Mapping[str, Any]) -> bool:
-        """Kafka keeps no heartbeat; a newer run is found out by the next commit."""
-        return False
+        """A newer run is found out by the next commit."""
+        return self._run.beat(progress)
 
     def end(self, outcome: str) -> None:
+        self._run.end(outcome)
         if self._counter is not None:
             self._counter.close()

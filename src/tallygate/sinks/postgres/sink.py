@@ -60,6 +60,8 @@ class PostgresSink:
     delivery: str
     divisible: bool
     """Whether rows carry the coordinates of their records."""
+    narrow: bool
+    """Whether each Spark partition holds the rows of one Kafka partition."""
     stateful: bool
     decoder: Decoder | None = None
     """For frames of raw records, which are decoded where they are written."""
@@ -127,7 +129,7 @@ class PostgresSink:
 
     def _by_partition_fits(self, frame: DataFrame, whole: set[Range]) -> bool:
         """One Spark partition for each range that holds anything, and no second one of the same."""
-        if not (self._plain_append and self.divisible):
+        if not (self._plain_append and self.narrow):
             return False
         partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
         return bool(partitions == len(whole))

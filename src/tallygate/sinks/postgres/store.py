@@ -111,6 +111,7 @@ class PostgresStore:
             spec.key,
             self._delivery,
             shape.carries,
+            shape.narrow,
             shape.stateful,
             shape.decoder,
             spec.driver_rows,

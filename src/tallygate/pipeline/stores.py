@@ -1,0 +1,64 @@
+"""Which store a sink belongs to, and which brokers a source."""
+
+from pyspark.sql import SparkSession
+
+from tallygate.errors import ConfigError
+from tallygate.kafka.connection import Connection
+from tallygate.ledger.ranges import OTHER_SOURCE
+from tallygate.settings import Settings
+from tallygate.sinks.kafka.store import KafkaStore
+from tallygate.sinks.postgres.store import PostgresStore
+from tallygate.sinks.store import Store
+from tallygate.spec import Delivery, Kafka, KafkaSink, PipelineSpec, Postgres
+from tallygate.spec.part import Part
+from tallygate.stack import running_connection, running_dsn
+
+__all__ = ["connection_at", "read_topics", "source_connection", "store_of"]
+
+
+def store_of(
+    sink: Part,
+    name: str,
+    delivery: Delivery,
+    source: Connection | None,
+    topics: tuple[str, ...],
+    spark: SparkSession,
+    settings: Settings,
+) -> Store:
+    if isinstance(sink, Postgres):
+        dsn = sink.dsn or running_dsn(settings)
+        return PostgresStore(sink, name, delivery, dsn, settings.timeout)
+    if isinstance(sink, KafkaSink):
+        if sink.bootstrap_servers is not None:
+            target = connection_at(sink.bootstrap_servers, settings)
+        else:
+            target = source or running_connection(settings)
+        lanes = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        return KafkaStore(sink, name, delivery, source, target, topics, lanes, settings)
+    raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
+
+
+def source_connection(spec: PipelineSpec, settings: Settings) -> Connection | None:
+    """To the brokers of the pipeline's Kafka sources; None if it has none."""
+    servers = {each.bootstrap_servers for each in spec.streams.values() if isinstance(each, Kafka)}
+    if len(servers) > 1:
+        raise ConfigError(
+            "the sources are on several Kafka clusters; one ledger needs one cluster."
+        )
+    if not servers:
+        return None
+    (chosen,) = servers
+    return running_connection(settings) if chosen is None else connection_at(chosen, settings)
+
+
+def read_topics(spec: PipelineSpec) -> tuple[str, ...]:
+    """The topics that are known to be read, and the names of the other sources."""
+    found: list[str] = []
+    for number, source in enumerate(spec.streams.values()):
+        found += source.topic if isinstance(source, Kafka) else [f"{OTHER_SOURCE}{number}"]
+    return tuple(found)
+
+
+def connection_at(servers: str, settings: Settings) -> Connection:
+    """The configured connection, to these brokers."""
+    return Connection.of(settings.with_flags({"kafka.bootstrap.servers": servers}))

@@ -1,0 +1,126 @@
+"""Reading a pipeline from a YAML file, and saying what is wrong with it.
+
+What is wrong is said before anything starts, with the place in the file and the nearest name that
+would be right. `${NAME}` and `${NAME:default}` in a YAML text stand for the environment.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tallygate.errors import ConfigError
+from tallygate.settings import nearest
+from tallygate.spec.pipeline import DeadLetters, PipelineSpec
+from tallygate.spec.places import line_at
+from tallygate.spec.sinks import Console, Delta, Foreach, KafkaSink, Memory, Parquet, Postgres
+from tallygate.spec.sources import Files, Kafka, Rate, Socket
+from tallygate.spec.steps import Join, Pivot, Static, Step, Window
+
+__all__ = ["load_spec", "validated"]
+
+_SINKS = (Postgres, KafkaSink, Parquet, Delta, Foreach, Console, Memory)
+_SOURCES = (Kafka, Files, Socket, Rate)
+PARTS: dict[str, list[type[BaseModel]]] = {
+    "source": [*_SOURCES],
+    "sources": [*_SOURCES],
+    "sink": [*_SINKS],
+    "dead_letters": [DeadLetters],
+    "transform": [Step],
+    "static": [Static],
+    "window": [Window],
+    "pivot": [Pivot],
+    "join": [Join],
+}
+TAGS = {
+    *(each.__name__.lower() for each in (*_SINKS, *_SOURCES)),
+    *("text", "steps", "function"),
+}
+"""What pydantic puts into a place to say which kind of part it tried."""
+
+
+def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> PipelineSpec:
+    """Read a pipeline from a YAML file."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text: {error.reason}.") from error
+    try:
+        document = yaml.safe_load(text)
+        nodes = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or "it cannot be parsed"
+        raise ConfigError(f"{path}{line} is not valid YAML: {reason}.") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} is no pipeline: it must say name, source and sink.")
+    document = _expanded(document, os.environ if environment is None else environment, path)
+    spec = validated(PipelineSpec, document, str(path), nodes)
+    spec._file = path
+    return spec
+
+
+def validated(
+    model: type[PipelineSpec], fields: Mapping[str, Any], where: str, nodes: Any = None
+) -> PipelineSpec:
+    """The model of these fields, or the first thing wrong with them, in one sentence."""
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        problems = error.errors()
+        strange = [each for each in problems if each["type"] == "extra_forbidden"]
+        problem = (strange or problems)[0]  # a name that is wrong explains one that is missing
+        path = [part for part in problem["loc"] if part not in TAGS]
+        line = line_at(nodes, path)
+        place = f"{where}{f', line {line}' if line else ''}"
+        raise ConfigError(f"{place}: {_sentence(problem, path, model)}") from None
+
+
+def _expanded(value: Any, environment: Mapping[str, str], path: Path) -> Any:
+    if isinstance(value, dict):
+        return {key: _expanded(each, environment, path) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_expanded(each, environment, path) for each in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        if name in environment:
+            return environment[name]
+        if default is None:
+            raise ConfigError(
+                f"{path} uses ${{{name}}}, which the environment does not set; set it, or give a "
+                f"default as ${{{name}:default}}."
+            )
+        return default
+
+    return re.sub(r"\$\{(?P<name>[A-Za-z_]\w*)(?::(?P<default>[^}]*))?\}", replace, value)
+
+
+def _sentence(problem: Any, path: Sequence[Any], model: type[BaseModel]) -> str:
+    name = ".".join(str(part) for part in path) or "the pipeline"
+    if problem["type"] == "extra_forbidden":
+        return f"{name} is no field{nearest(str(path[-1]), _fields(model, path[:-1]))}"
+    if problem["type"] == "missing":
+        return f"{name} is missing."
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{name} {message[0].lower()}{message[1:].rstrip('.')}."
+
+
+def _fields(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """The names that are possible at a place of the file."""
+    models: list[type[BaseModel]] = [model]
+    for part in path:
+        if isinstance(part, int):
+            continue
+        found = PARTS.get(str(part))
+        models = found or models
+    return [field.alias or name for m in models for name, field in m.model_fields.items()]

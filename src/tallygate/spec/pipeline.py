@@ -1,0 +1,120 @@
+"""A pipeline as data: one model, written in Python or in YAML."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, PrivateAttr, SkipValidation, Tag, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from tallygate.spec.part import Part
+from tallygate.spec.places import line_of
+from tallygate.spec.sinks import Delivery, Sink, check_delivery
+from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
+from tallygate.spec.steps import Static, Step
+from tallygate.units import duration_ms
+
+__all__ = ["NAME", "DeadLetters", "PipelineSpec"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class DeadLetters(Part):
+    """How many records may be unfit before the pipeline stops."""
+
+    limit: int | None = Field(None, ge=0, description="Stop when there are more than this many.")
+    share: float | None = Field(
+        None, ge=0, le=1, description="Stop when more than this share of a batch are unfit."
+    )
+
+
+def _kind(transform: Any) -> str:
+    if callable(transform):
+        return "function"
+    return "text" if isinstance(transform, str) or transform is None else "steps"
+
+
+Transform = Annotated[
+    Annotated[str | None, Tag("text")]
+    | Annotated[tuple[Step, ...], Tag("steps")]
+    | SkipJsonSchema[Annotated[Callable[..., Any], SkipValidation, Tag("function")]],
+    Discriminator(_kind),
+]
+
+
+class PipelineSpec(Part):
+    """source → transform → sink, with a delivery."""
+
+    name: str = Field(description="Names the pipeline in the ledger: letters, digits, `._-`.")
+    source: Source | None = Field(None, description="Where records come from.")
+    sources: dict[str, Source] = Field(
+        {}, description="Several sources by name, instead of one; each is a view of its name."
+    )
+    static: dict[str, Static] = Field(
+        {}, description="Tables that do not stream, by name; each is a view of its name."
+    )
+    transform: Transform = Field(
+        None,
+        description="SQL over the view `source`, a function of DataFrames as `module:function`, "
+        "or a list of steps.",
+    )
+    parameters: dict[str, str | int | float | bool] = Field(
+        {}, description="Values for `:name` in the SQL."
+    )
+    sink: Sink = Field(description="Where rows go.")
+    delivery: Delivery = Field("exactly-once", description="What a crash may do to a record.")
+    trigger: str = Field(
+        "as fast as possible",
+        description="When batches start: `as fast as possible`, or an interval such as `10s`.",
+    )
+    checkpoint: str | None = Field(None, description="The folder of Spark's checkpoint.")
+    dead_letters: DeadLetters = DeadLetters()
+
+    _file: Path | None = PrivateAttr(None)
+
+    def where(self, *place: str | int) -> str:
+        """A place in the pipeline for messages, with its file and line if it came from one."""
+        name = ".".join(str(part) for part in place)
+        if self._file is None:
+            return f"{name} of {self.name!r}"
+        line = line_of(self._file, place)
+        return f"{self._file}{f', line {line}' if line else ''}: {name}"
+
+    @property
+    def streams(self) -> dict[str, Kafka | Files | Socket | Rate]:
+        """Every source by the name of its view."""
+        return {"source": self.source} if self.source is not None else self.sources
+
+    @model_validator(mode="after")
+    def _fits(self) -> "PipelineSpec":
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r}: use letters, digits, dots, dashes, underscores")
+        if (self.source is None) == (not self.sources):
+            raise ValueError("needs either source or sources")
+        if self.sources and self.transform is None:
+            raise ValueError(
+                "has several sources, so it needs a transform that brings them together"
+            )
+        self._check_names()
+        check_delivery(self.delivery, self.sink)
+        for name, source in self.streams.items():
+            if isinstance(source, Socket) and self.delivery in ("exactly-once", "idempotent"):
+                raise ValueError(
+                    f"{name} is a socket, which cannot be read twice, so {self.delivery} is not to "
+                    "be had; say `delivery: at-most-once`, or put the lines into Kafka first"
+                )
+        if self.trigger != "as fast as possible":
+            duration_ms(self.trigger)
+        return self
+
+    def _check_names(self) -> None:
+        steps = self.transform if isinstance(self.transform, tuple) else ()
+        taken: set[str] = set()
+        for name in (*self.streams, *self.static, *(step.name for step in steps if step.name)):
+            if not VIEW.fullmatch(name):
+                raise ValueError(f"{name!r} cannot name a view: use letters, digits, underscores")
+            if name in taken:
+                raise ValueError(f"two views are called {name!r}; give one of them another name")
+            taken.add(name)

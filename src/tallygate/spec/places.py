@@ -1,0 +1,35 @@
+"""Where something stands in a YAML file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["line_at", "line_of"]
+
+
+def line_of(file: Path, path: Sequence[Any]) -> int | None:
+    try:
+        return line_at(yaml.compose(file.read_text(), Loader=yaml.SafeLoader), path)
+    except (OSError, yaml.YAMLError):
+        return None
+
+
+def line_at(nodes: Any, path: Sequence[Any]) -> int | None:
+    """The line on which the value at `path` stands, or that of the last part there is."""
+    if nodes is None:
+        return None
+    line = nodes.start_mark.line + 1
+    for part in path:
+        found = None
+        for key, value in nodes.value if isinstance(nodes, yaml.MappingNode) else ():
+            if key.value == str(part):
+                found, line = value, key.start_mark.line + 1
+        if isinstance(nodes, yaml.SequenceNode) and isinstance(part, int):
+            found = nodes.value[part]
+            line = found.start_mark.line + 1
+        if found is None:
+            break
+        nodes = found
+    return int(line)

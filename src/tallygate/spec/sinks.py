@@ -1,0 +1,190 @@
+"""Where a pipeline's rows go, and which deliveries that allows."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, SkipValidation, Tag, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from tallygate.spec.part import Names, Part
+
+__all__ = [
+    "Console",
+    "Delivery",
+    "Delta",
+    "Foreach",
+    "KafkaSink",
+    "Memory",
+    "Parquet",
+    "Postgres",
+    "Sink",
+    "check_delivery",
+]
+
+Delivery = Literal["at-most-once", "at-least-once", "idempotent", "exactly-once"]
+
+
+class Postgres(Part):
+    """A table in PostgreSQL, which holds the rows and the ledger."""
+
+    table: str = Field(min_length=1, description="The table, as `name` or `schema.name`.")
+    mode: Literal["append", "upsert", "replace"] = Field(
+        "append",
+        description="append adds rows, upsert replaces rows of the same key, replace replaces "
+        "the whole table with each batch.",
+    )
+    key: Names = Field((), description="The columns that identify a row.")
+    dsn: str | None = Field(None, description="The database, if not the configured one.")
+    coordinates: bool = Field(
+        True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
+    )
+
+    driver_rows: int = Field(
+        20_000,
+        ge=0,
+        description="Batches of up to so many records are written by the driver, in one "
+        "transaction; larger ones by the tasks.",
+    )
+
+    def __init__(self, table: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if table is None else {"table": table}), **fields)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Postgres":
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("with mode upsert needs a key: the columns that identify a row")
+        if self.mode == "replace" and self.key:
+            raise ValueError("with mode replace has no use for a key")
+        return self
+
+
+class KafkaSink(Part):
+    """A topic that rows are written to in transactions, which hold the ledger too."""
+
+    topic: str = Field(min_length=1, description="The topic.")
+    key: str | None = Field(None, description="The column whose text becomes the record's key.")
+    format: Literal["json", "value"] = Field(
+        "json", description="json: a row as an object; value: the column `value` as it is."
+    )
+    bootstrap_servers: str | None = Field(
+        None, description="Brokers other than the source's: another cluster."
+    )
+    dead_letters: str | None = Field(
+        None, description="The topic for dead letters; NAME.dead-letters if none is given."
+    )
+    coordinates: bool = Field(
+        True, description="Whether records carry the header `tallygate.source`, if they can."
+    )
+
+    def __init__(self, topic: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if topic is None else {"topic": topic}), **fields)
+
+
+class Parquet(Part):
+    """A folder of Parquet files in which each batch appears whole, for any reader."""
+
+    parquet: str = Field(min_length=1, description="The folder, on a file system of this machine.")
+    coordinates: bool = Field(
+        True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
+    )
+    driver_rows: int = Field(
+        20_000, ge=0, description="Batches of up to so many records become one file."
+    )
+
+    def __init__(self, parquet: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if parquet is None else {"parquet": parquet}), **fields)
+
+
+class Delta(Part):
+    """A Delta table, whose own transactions hold the rows and the ledger."""
+
+    delta: str = Field(min_length=1, description="The table's folder.")
+    mode: Literal["append", "upsert", "replace"] = Field(
+        "append", description="As for a table in PostgreSQL."
+    )
+    key: Names = Field((), description="The columns that identify a row.")
+    coordinates: bool = Field(
+        True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
+    )
+
+    def __init__(self, delta: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if delta is None else {"delta": delta}), **fields)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Delta":
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("has mode upsert and key together: the columns that identify a row")
+        return self
+
+
+class Foreach(Part):
+    """An object of your own for each task: `open(partition, batch)`, `process(row)`, `close()`."""
+
+    foreach: Annotated[str | SkipJsonSchema[Callable[..., Any]], SkipValidation] = Field(
+        description="What makes the object, as `module:name`."
+    )
+
+    def __init__(self, foreach: Any = None, /, **fields: Any) -> None:
+        super().__init__(**({} if foreach is None else {"foreach": foreach}), **fields)
+
+
+class Console(Part):
+    """The first rows of each batch, printed."""
+
+    console: int = Field(20, ge=1, description="How many rows of each batch.")
+
+
+class Memory(Part):
+    """A temporary view of the Spark session that holds all rows, for tests and notebooks."""
+
+    memory: str = Field(min_length=1, description="The view's name.")
+
+    def __init__(self, memory: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if memory is None else {"memory": memory}), **fields)
+
+
+_KINDS = {
+    "table": "postgres",
+    "topic": "kafka",
+    "parquet": "parquet",
+    "delta": "delta",
+    "foreach": "foreach",
+    "console": "console",
+    "memory": "memory",
+}
+
+
+def _kind(sink: Any) -> str:
+    """A sink is told apart by what it names: a table, a topic, a folder."""
+    if not isinstance(sink, dict):
+        return {"KafkaSink": "kafka"}.get(type(sink).__name__, type(sink).__name__.lower())
+    return next((kind for field, kind in _KINDS.items() if field in sink), "postgres")
+
+
+Sink = Annotated[
+    Annotated[Postgres, Tag("postgres")]
+    | Annotated[KafkaSink, Tag("kafka")]
+    | Annotated[Parquet, Tag("parquet")]
+    | Annotated[Delta, Tag("delta")]
+    | Annotated[Foreach, Tag("foreach")]
+    | Annotated[Console, Tag("console")]
+    | Annotated[Memory, Tag("memory")],
+    Discriminator(_kind),
+]
+
+
+def check_delivery(delivery: str, sink: Part) -> None:
+    """Refuse a delivery that the sink cannot honestly give."""
+    if delivery == "idempotent" and isinstance(sink, KafkaSink):
+        raise ValueError("delivery idempotent needs a table with a key; a topic keeps every record")
+    if delivery == "idempotent" and not (isinstance(sink, Postgres) and sink.key):
+        raise ValueError("delivery idempotent needs sink.key: the columns that identify a row")
+    if isinstance(sink, Foreach | Console | Memory) and delivery != "at-least-once":
+        raise ValueError(
+            f"sink {type(sink).__name__.lower()} keeps no ledger, so it can only be written "
+            "at-least-once; say `delivery: at-least-once`"
+        )
+    if isinstance(sink, Parquet | Delta) and delivery != "exactly-once":
+        raise ValueError(
+            f"sink {type(sink).__name__.lower()} is always written exactly-once; leave delivery out"
+        )
