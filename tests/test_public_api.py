@@ -21,7 +21,6 @@ LAYERS = (
     ("spec.sources", "spec.sinks", "spec.steps"),
     ("spec.pipeline",),
     ("spec.loading",),
-    ("spec",),
     ("guard", "java"),
     ("spark.jars", "spark.daemon"),
     ("kafka.connection", "kafka.properties"),
@@ -32,6 +31,7 @@ LAYERS = (
     ("consumer.deliveries",),
     ("consumer.run", "consumer.dead_letters"),
     ("spark.session", "spark.plan", "spark.checkpoint", "stack"),
+    ("spark.refusals",),
     ("ledger.postgres", "ledger.group"),
     ("sinks.sink", "sinks.local_run"),
     ("sinks.store", "sinks.tasks"),
@@ -42,7 +42,13 @@ LAYERS = (
     ("sinks.kafka.writer",),
     ("sinks.kafka.sink",),
     ("sinks.kafka.store",),
-    ("pipeline.source", "pipeline.engine", "pipeline.transform", "pipeline.stores"),
+    (
+        "pipeline.source",
+        "pipeline.engine",
+        "pipeline.transform",
+        "pipeline.stores",
+        "pipeline.static",
+    ),
     ("pipeline.launch",),
     ("pipeline.running",),
     ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
@@ -135,7 +141,7 @@ def test_importing_the_package_is_quick() -> None:
 
 def test_every_module_has_a_layer() -> None:
     packages = {"", "consumer", "kafka", "ledger", "pipeline", "postgres", "records", "sinks"}
-    packages |= {"sinks.kafka", "sinks.postgres", "spark"}
+    packages |= {"sinks.kafka", "sinks.postgres", "spark", "spec"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered
 

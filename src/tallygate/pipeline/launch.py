@@ -30,11 +30,10 @@ from tallygate.records.decoding import Decoder
 from tallygate.sinks.store import Keeper, Shape, Store
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, read_plan
+from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spec import DeadLetters
 
 __all__ = ["Job", "diagnose", "launch", "look"]
-
-OUTPUT_MODES = {"append": "append", "upsert": "update", "replace": "complete"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class Job:
     """A streaming frame, and where it goes."""
 
     name: str
-    build: Callable[[Keeper], DataFrame]
+    build: Callable[[Keeper, Checkpoint | None], DataFrame]
+    """Makes the frame; without a checkpoint one to look at, for which no static side is read."""
     store: Store
     checkpoint: str
     connection: Connection | None
@@ -54,17 +54,39 @@ class Job:
     accept_loss: bool = False
     told: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
+    stale: Callable[[], bool] = lambda: False
+    """Whether a static side has changed, so that the query is to be started anew."""
+    delivery: str = "exactly-once"
+    to_topic: bool = False
+    where: str = "the transform"
+    """What the transform is called in messages."""
 
 
-def look(job: Job) -> tuple[Plan, Shape]:
-    """The job's plan and the shape of its rows; nothing is touched."""
-    plan = read_plan(job.build(job.store.keeper()))
+def look(job: Job, checkpoint: Checkpoint | None = None) -> tuple[Plan, Shape]:
+    """The job's plan and the shape of its rows; without a checkpoint nothing is touched."""
+    frame = job.build(job.store.keeper(), checkpoint)
+    plan = read_plan(frame)
+    try:
+        refuse(frame, job.mode, repeats=_repeats(job, plan))
+    except ConfigError as error:
+        raise ConfigError(f"{job.where}: {error}") from None
     if job.decoder is None:
         anchored = plan.stateful or not plan.replayable
         schema = plan.frame.schema
         return plan, Shape(schema, plan.carries, plan.narrow, plan.stateful, anchored)
     schema = from_arrow_schema(job.decoder.schema)
     return plan, Shape(schema, True, True, False, decoder=job.decoder)
+
+
+def _repeats(job: Job, plan: Plan) -> str | None:
+    """Why a batch that is computed again must give the same rows; None if it need not."""
+    if plan.stateful:
+        return "the state was computed with the old ones"
+    if job.to_topic and not plan.narrow:
+        return "rows go to lanes by what they hold, so one could come twice or not at all"
+    if job.delivery == "idempotent":
+        return "rows are known by their key, which must be the same"
+    return None
 
 
 def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
@@ -82,7 +104,8 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         _accept_losses(known, job)
         known = job.store.known() or known
         _reconcile(checkpoint, known, shape, job.note)
-    plan, _ = look(job)  # once more: its tasks must have the new run's right to write
+    # Once more: its tasks must have the new run's right to write, and its next batch's tables.
+    plan, _ = look(job, checkpoint)
     engine = Engine(
         job.store,
         job.store.sink(shape),

@@ -13,11 +13,14 @@ from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.launch import Job, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
+from tallygate.pipeline.static import Statics
 from tallygate.pipeline.stores import connection_at, read_topics, source_connection, store_of
 from tallygate.pipeline.transform import transformed
 from tallygate.settings import Settings
-from tallygate.sinks.store import Keeper
+from tallygate.sinks.store import Keeper, Shape
+from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
+from tallygate.spark.refusals import states, warnings
 from tallygate.spark.session import session
 from tallygate.spec import (
     NAME,
@@ -33,6 +36,7 @@ from tallygate.spec import (
     load_spec,
     validated,
 )
+from tallygate.stack import running_dsn
 from tallygate.units import duration_ms
 
 __all__ = ["Pipeline", "write_stream"]
@@ -60,17 +64,25 @@ class Pipeline(PipelineSpec):
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
         job = self.job(spark, anywhere, {})
         plan, shape = look(job)
-        ways = "by partition" if shape.narrow and job.mode == "append" else "staged"
-        return {
+        kept = states(plan.frame)
+        found = {
             "source": ", ".join(_said(each) for each in self.streams.values()),
             "plan": plan.why,
             "columns": shape.schema.simpleString().removeprefix("struct<").removesuffix(">"),
-            "state": "kept in the checkpoint" if shape.stateful else "none",
+            "state": "; ".join(map(str, kept)) if kept else "none",
             "sink": job.store.target,
-            "commit": f"{self.delivery}, {ways}; small batches by the driver"
-            if isinstance(self.sink, Postgres)
-            else f"{self.delivery}, {'a transaction a partition' if shape.narrow else 'lanes'}",
+            "commit": f"{self.delivery}, {self._ways(shape)}",
         }
+        notes = warnings(plan.frame)
+        return {**found, **({"warning": " ".join(notes)} if notes else {})}
+
+    def _ways(self, shape: Shape) -> str:
+        if isinstance(self.sink, Postgres):
+            ways = "by partition" if shape.narrow and self.sink.mode == "append" else "staged"
+            return f"{ways}; small batches by the driver"
+        if isinstance(self.sink, KafkaSink):
+            return "a transaction a partition" if shape.narrow else "lanes"
+        return "whole batches"
 
     def run(
         self,
@@ -93,8 +105,12 @@ class Pipeline(PipelineSpec):
             told(progress)
 
         trigger = self._trigger(until)
-        job = self.job(running, settings, trigger, accept_loss, listen, note)
-        return run_job(job, running, counts)
+        while True:
+            job = self.job(running, settings, trigger, accept_loss, listen, note)
+            done = run_job(job, running, counts)
+            if done.outcome != "refreshed":
+                return done
+            note("a static side has changed; the next batch sees it")
 
     def job(
         self,
@@ -106,10 +122,11 @@ class Pipeline(PipelineSpec):
         note: Callable[[str], None] = lambda _: None,
     ) -> Job:
         connection = source_connection(self, settings)
-        raw = self._raw
+        raw, path = self._raw, self.checkpoint_path(settings)
+        statics = Statics(spark, self.static, lambda: running_dsn(settings))
         return Job(
             self.name,
-            lambda keeper: self._frame(spark, connection, keeper),
+            lambda keeper, checkpoint: self._frame(spark, connection, keeper, statics, checkpoint),
             store_of(
                 self.sink,
                 self.name,
@@ -119,7 +136,7 @@ class Pipeline(PipelineSpec):
                 spark,
                 settings,
             ),
-            self.checkpoint_path(settings),
+            path,
             connection,
             getattr(self.sink, "mode", "append"),
             trigger,
@@ -128,6 +145,10 @@ class Pipeline(PipelineSpec):
             accept_loss,
             told,
             note,
+            lambda: statics.changed(Checkpoint(spark, path)),
+            self.delivery,
+            isinstance(self.sink, KafkaSink),
+            self.where("transform"),
         )
 
     @property
@@ -141,7 +162,12 @@ class Pipeline(PipelineSpec):
         return self.checkpoint or str(settings.state_dir / "checkpoints" / self.name)
 
     def _frame(
-        self, spark: SparkSession, connection: Connection | None, keeper: Keeper
+        self,
+        spark: SparkSession,
+        connection: Connection | None,
+        keeper: Keeper,
+        statics: Statics,
+        checkpoint: Checkpoint | None,
     ) -> DataFrame:
         if self._raw is not None:
             assert connection is not None
@@ -150,7 +176,8 @@ class Pipeline(PipelineSpec):
             name: self._stream(spark, source, connection, keeper)
             for name, source in self.streams.items()
         }
-        return transformed(spark, self, views)
+        sides = statics.schemas() if checkpoint is None else statics.frames(checkpoint)
+        return transformed(spark, self, {**views, **sides})
 
     def _stream(
         self,
@@ -206,12 +233,15 @@ def write_stream(
     connection = connection_at(kafka_servers(committed), settings)
     job = Job(
         name,
-        lambda _: committed,
+        lambda *_: committed,
         store_of(sink, name, delivery, connection, (), frame.sparkSession, settings),
         checkpoint,
         connection,
-        sink.mode if isinstance(sink, Postgres) else "append",
+        getattr(sink, "mode", "append"),
         trigger or {},
+        delivery=delivery,
+        to_topic=isinstance(sink, KafkaSink),
+        where="the frame",
     )
     query, engine = launched(job, frame.sparkSession)
     Heart(job.store, query, engine, alone=True).start()

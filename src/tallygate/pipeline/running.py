@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -59,7 +59,7 @@ def launched(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
 def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
     started = time.monotonic()
     query, engine = launched(job, spark)
-    heart = Heart(job.store, query, engine)
+    heart = Heart(job.store, query, engine, stale=job.stale)
     heart.start()
     stopping = False
     with _signals() as asked, contextlib.suppress(StreamingQueryException):
@@ -67,7 +67,7 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
             if heart.failure is not None:
                 query.stop()
                 break
-            if (asked or heart.stop_requested) and engine.request_stop():
+            if (asked or heart.stop_requested or heart.stale) and engine.request_stop():
                 stopping = True
                 query.stop()
                 break
@@ -82,7 +82,7 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
             pass  # what Spark said is all there is to say
         except TallygateError as error:
             failure = error
-    outcome = "failed" if failure else "stopped" if asked or heart.stop_requested else "done"
+    outcome = "failed" if failure else _outcome(bool(asked) or heart.stop_requested, heart.stale)
     with contextlib.suppress(UnreachableError):
         job.store.end(outcome if failure is None else f"failed: {failure}")
     if failure is not None:
@@ -93,6 +93,12 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
         ) from failure
     took = time.monotonic() - started
     return Summary(counts.batches, counts.records, counts.rows, counts.letters, took, outcome)
+
+
+def _outcome(asked: bool, stale: bool) -> str:
+    if asked:
+        return "stopped"
+    return "refreshed" if stale else "done"
 
 
 def first_line(error: BaseException) -> str:
@@ -132,13 +138,20 @@ class Heart:
     query when asked to or fenced, and writes down how the run ended."""
 
     def __init__(
-        self, store: Store, query: StreamingQuery, engine: Engine, *, alone: bool = False
+        self,
+        store: Store,
+        query: StreamingQuery,
+        engine: Engine,
+        *,
+        alone: bool = False,
+        stale: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store, self._query, self._engine, self._alone = store, query, engine, alone
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: TallygateError | None = None
         self.stop_requested = False
+        self._stale, self.stale = stale, False
 
     def start(self) -> None:
         self._thread.start()
@@ -154,6 +167,7 @@ class Heart:
         while not self._stopped.wait(BEAT_EVERY) and self._query.isActive:
             try:
                 self.stop_requested = self._store.beat(self.progress())
+                self.stale = self.stale or self._stale()
             except FencedError as error:
                 self.failure = error
                 break

@@ -216,7 +216,16 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
+_ACTIONS = (
+    "this would have to read the stream to its end, which it does not have: count(), collect(), "
+    "show(), or a pivot whose columns are left open. Aggregate instead, and name the values of the "
+    "pivot: a stream cannot add columns later."
+)
+
+
 def _reason(error: PySparkException) -> str:
     lines = str(error).strip().splitlines()
+    if re.search("pivot is not supported|must be executed with writeStream", str(error)):
+        return _ACTIONS
     text = re.sub(r"^\[[\w.]+\]\s*", "", lines[0]) if lines else type(error).__name__
     return re.sub(r"\s*SQLSTATE: \w+", "", text).rstrip()

@@ -40,7 +40,7 @@ class Checkpoint:
     @property
     def id(self) -> str | None:
         """The query's id, which a new checkpoint gets anew."""
-        text = self._read("metadata")
+        text = self.read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     @property
@@ -55,7 +55,7 @@ class Checkpoint:
 
     def end(self, batch: int) -> dict[Place, int] | None:
         """Where batch `batch` ends, if its entry is there."""
-        text = self._read(f"offsets/{batch}")
+        text = self.read(f"offsets/{batch}")
         if text is None:
             return None
         lines = text.splitlines()
@@ -87,7 +87,7 @@ class Checkpoint:
     def _beginning(self) -> dict[Place, int]:
         begun: dict[Place, int] = {}
         number = 0
-        while (text := self._read(f"sources/{number}/0")) is not None:
+        while (text := self.read(f"sources/{number}/0")) is not None:
             places = _kafka_places(text.lstrip("\0").splitlines()[-1])
             begun |= places or {}
             number += 1
@@ -126,7 +126,11 @@ class Checkpoint:
         names = [status.getPath().getName() for status in self._files.listStatus(path)]
         return max((int(name) for name in names if name.isdigit()), default=None)
 
-    def _read(self, name: str) -> str | None:
+    def has(self, name: str) -> bool:
+        return bool(self._files.exists(self._hadoop.Path(f"{self.path}/{name}")))
+
+    def read(self, name: str) -> str | None:
+        """The text of a file, if it is there."""
         path = self._hadoop.Path(f"{self.path}/{name}")
         if not self._files.exists(path):
             return None
@@ -136,8 +140,16 @@ class Checkpoint:
         finally:
             stream.close()
 
-    def _write(self, name: str, text: str) -> None:
-        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), False)
+    def replace(self, name: str, text: str) -> None:
+        """Write a file of ours, whole or not at all."""
+        partial = f"{name}.partial"
+        self._write(partial, text, overwrite=True)
+        target = self._hadoop.Path(f"{self.path}/{name}")
+        self._files.delete(target, False)  # a crash here leaves the partial one, which is whole
+        self._files.rename(self._hadoop.Path(f"{self.path}/{partial}"), target)
+
+    def _write(self, name: str, text: str, *, overwrite: bool = False) -> None:
+        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), overwrite)
         try:
             stream.write(bytearray(text.encode()))
         finally:

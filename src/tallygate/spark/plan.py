@@ -20,7 +20,18 @@ from pyspark.sql import DataFrame
 from tallygate.errors import ConfigError
 from tallygate.records.decoding import COORDINATES
 
-__all__ = ["Plan", "committed_only", "foreign_sources", "kafka_servers", "read_plan"]
+__all__ = [
+    "Plan",
+    "committed_only",
+    "foreign_sources",
+    "joins_streams",
+    "kafka_servers",
+    "list_of",
+    "name_of",
+    "read_plan",
+    "text_of",
+    "walk",
+]
 
 _NARROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark"}
 _STATEFUL = {
@@ -54,9 +65,9 @@ class Plan:
 
 def read_plan(frame: DataFrame) -> Plan:
     root = frame._jdf.queryExecution().analyzed()
-    nodes = list(_walk(root))
-    names = {_name(node) for node in nodes}
-    stateful = bool(names & _STATEFUL) or any(_joins_streams(node) for node in nodes)
+    nodes = list(walk(root))
+    names = {name_of(node) for node in nodes}
+    stateful = bool(names & _STATEFUL) or any(joins_streams(node) for node in nodes)
     replayable = not foreign_sources(frame)
     carried = _carry(frame, root)
     if isinstance(carried, str):
@@ -69,22 +80,22 @@ def read_plan(frame: DataFrame) -> Plan:
 
 def foreign_sources(frame: DataFrame) -> list[str]:
     """The frame's sources that are not Kafka."""
-    nodes = list(_walk(frame._jdf.queryExecution().analyzed()))
-    found = {_text(node.sourceName()) for node in nodes if _name(node) == "StreamingRelationV2"} - {
-        "kafka"
-    }
-    if any(_name(node) == "StreamingRelation" for node in nodes):
+    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
+    found = {
+        text_of(node.sourceName()) for node in nodes if name_of(node) == "StreamingRelationV2"
+    } - {"kafka"}
+    if any(name_of(node) == "StreamingRelation" for node in nodes):
         found.add("files")
     return sorted(found)
 
 
 def kafka_servers(frame: DataFrame) -> str:
     """The brokers that the frame's sources read from."""
-    nodes = _walk(frame._jdf.queryExecution().analyzed())
+    nodes = walk(frame._jdf.queryExecution().analyzed())
     found = {
         str(node.extraOptions().get("kafka.bootstrap.servers"))
         for node in nodes
-        if _name(node) == "StreamingRelationV2"
+        if name_of(node) == "StreamingRelationV2"
     }
     if len(found) != 1:
         raise ConfigError(
@@ -97,9 +108,9 @@ def committed_only(frame: DataFrame) -> DataFrame:
     """The frame with sources that see committed records only, and that fail on lost ones.
 
     A record of an aborted transaction was never sent, and one that is gone must not be skipped."""
-    nodes = list(_walk(frame._jdf.queryExecution().analyzed()))
+    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
     for node in nodes:
-        if _name(node) == "StreamingRelationV2" and (
+        if name_of(node) == "StreamingRelationV2" and (
             str(node.extraOptions().getOrDefault("failOnDataLoss", "true")).lower() == "false"
         ):
             raise ConfigError(
@@ -111,7 +122,7 @@ def committed_only(frame: DataFrame) -> DataFrame:
 
 def _committed_only(frame: DataFrame, node: Any) -> Any:
     jvm: Any = frame.sparkSession._jvm
-    if _name(node) == "StreamingRelationV2":
+    if name_of(node) == "StreamingRelationV2":
         options = jvm.java.util.HashMap(node.extraOptions().asCaseSensitiveMap())
         options.put("kafka.isolation.level", "read_committed")
         return jvm.org.apache.spark.sql.catalyst.streaming.StreamingRelationV2(
@@ -124,7 +135,7 @@ def _committed_only(frame: DataFrame, node: Any) -> Any:
             node.identifier(),
             node.v1Relation(),
         )
-    children = [_committed_only(frame, child) for child in _list(node.children())]
+    children = [_committed_only(frame, child) for child in list_of(node.children())]
     return node.withNewChildren(_seq(frame, children)) if children else node
 
 
@@ -136,8 +147,8 @@ def _frame_of(frame: DataFrame, plan: Any) -> DataFrame:
 
 def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
     """The plan below `node` with the coordinates in its output, and these; or why it cannot be."""
-    name = _name(node)
-    found = {attribute.name(): attribute for attribute in _list(node.output())}
+    name = name_of(node)
+    found = {attribute.name(): attribute for attribute in list_of(node.output())}
     if name == "MapInArrow" and set(COORDINATES) <= set(found):
         return node, [found[each] for each in COORDINATES]
     if name == "StreamingRelationV2" and set(_RAW) <= set(found):
@@ -166,7 +177,7 @@ def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
 
 def _with_coordinates(frame: DataFrame, root: Any, plan: Any, coordinates: list[Any]) -> DataFrame:
     """The frame whose columns are those of `root`, then the coordinates under their own names."""
-    own = _list(root.output())
+    own = list_of(root.output())
     names = [attribute.name() for attribute in own]
     there = set(COORDINATES) & set(names)
     if there:
@@ -194,7 +205,7 @@ def _with_coordinates(frame: DataFrame, root: Any, plan: Any, coordinates: list[
 
 
 def _extended(projected: Any, coordinates: list[Any]) -> Any:
-    there = [each.exprId() for each in _list(projected)]
+    there = [each.exprId() for each in list_of(projected)]
     for coordinate in coordinates:
         if not any(each.equals(coordinate.exprId()) for each in there):
             projected = projected.appended(coordinate)
@@ -206,17 +217,17 @@ def _project(frame: DataFrame, columns: Any, child: Any) -> Any:
     return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
 
 
-def _joins_streams(node: Any) -> bool:
-    children = _list(node.children())
-    return _name(node) == "Join" and all(child.isStreaming() for child in children)
+def joins_streams(node: Any) -> bool:
+    children = list_of(node.children())
+    return name_of(node) == "Join" and all(child.isStreaming() for child in children)
 
 
 def _joins_static(node: Any) -> bool:
     """Whether every row of the result belongs to one row of the stream, on the left."""
-    if _name(node) != "Join":
+    if name_of(node) != "Join":
         return False
-    left, right = _list(node.children())
-    kind = _text(node.joinType()).lower()
+    left, right = list_of(node.children())
+    kind = text_of(node.joinType()).lower()
     return (
         bool(left.isStreaming())
         and not right.isStreaming()
@@ -224,21 +235,21 @@ def _joins_static(node: Any) -> bool:
     )
 
 
-def _walk(node: Any) -> Any:
+def walk(node: Any) -> Any:
     yield node
-    for child in _list(node.children()):
-        yield from _walk(child)
+    for child in list_of(node.children()):
+        yield from walk(child)
 
 
-def _name(node: Any) -> str:
+def name_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     return str(value)
 
 
-def _list(sequence: Any) -> list[Any]:
+def list_of(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 

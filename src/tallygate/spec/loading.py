@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 from tallygate.spec.pipeline import DeadLetters, PipelineSpec
-from tallygate.spec.places import line_at
+from tallygate.spec.places import Loader, line_at
 from tallygate.spec.sinks import Console, Delta, Foreach, KafkaSink, Memory, Parquet, Postgres
 from tallygate.spec.sources import Files, Kafka, Rate, Socket
 from tallygate.spec.steps import Join, Pivot, Static, Step, Window
@@ -52,8 +52,8 @@ def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> Pipel
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text: {error.reason}.") from error
     try:
-        document = yaml.safe_load(text)
-        nodes = yaml.compose(text, Loader=yaml.SafeLoader)
+        document = yaml.load(text, Loader=Loader)
+        nodes = yaml.compose(text, Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

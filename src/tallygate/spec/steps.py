@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SkipValidation, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.part import Names, Part
+from tallygate.units import duration_ms
 
 __all__ = ["Join", "Pivot", "Static", "Step", "Window"]
 
@@ -80,6 +81,8 @@ class Static(Part):
     def _fits(self) -> "Static":
         if sum(place is not None for place in (self.file, self.table, self.delta)) != 1:
             raise ValueError("needs one of file, table and delta")
+        if self.refresh not in ("never", "on change"):
+            duration_ms(self.refresh)
         if self.file is not None and self.format != "parquet" and not self.schema_:
             raise ValueError(f"of format {self.format} needs a schema, as `id long, name string`")
         return self

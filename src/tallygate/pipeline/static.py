@@ -1,0 +1,182 @@
+"""Tables that do not stream, and which version of them a batch saw.
+
+A batch that is computed again after a crash must see what it saw the first time. So a static side
+is copied into the checkpoint before a batch uses it, and the checkpoint remembers from which batch
+on which copy holds:
+
+    CHECKPOINT/static/versions.json      [{"batch": 7, "versions": {"animals": "3f2a…"}}, …]
+    CHECKPOINT/static/animals/3f2a…      the copy, as Parquet
+
+A change is taken up between two batches: the query is stopped, its next batch is noted down with
+the new versions, and it is started again. A batch that is planned already keeps its versions.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from tallygate.errors import ConfigError
+from tallygate.postgres.connecting import connect
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spec import Static
+from tallygate.units import duration_ms
+
+__all__ = ["Statics"]
+
+VERSIONS = "static/versions.json"
+
+
+@dataclass
+class Statics:
+    """The static sides of one pipeline."""
+
+    spark: SparkSession
+    sides: Mapping[str, Static]
+    dsn: Callable[[], str]
+    """Of the configured PostgreSQL, for tables that do not say."""
+    _looked: float = field(default_factory=time.monotonic)
+
+    def schemas(self) -> dict[str, DataFrame]:
+        """Empty frames in place of the sides, for looking at a plan; nothing is read."""
+        return {
+            name: self.spark.createDataFrame([], self._reader_schema(name, side))
+            for name, side in self.sides.items()
+        }
+
+    def frames(self, checkpoint: Checkpoint) -> dict[str, DataFrame]:
+        """The sides as the checkpoint's next batch must see them."""
+        if not self.sides:
+            return {}
+        versions = self._versions(checkpoint)
+        return {
+            name: self.spark.read.parquet(f"{checkpoint.path}/static/{name}/{version}")
+            for name, version in versions.items()
+        }
+
+    def changed(self, checkpoint: Checkpoint) -> bool:
+        """Whether a side that it is time to look at is not as the last batch saw it."""
+        due = [name for name, side in self.sides.items() if self._is_due(side)]
+        if not due:
+            return False
+        self._looked = time.monotonic()
+        known = _last(checkpoint)
+        return any(self._version(name) != known.get(name) for name in due)
+
+    def _is_due(self, side: Static) -> bool:
+        if side.refresh in ("never", "on change"):
+            return side.refresh == "on change"
+        return time.monotonic() - self._looked >= duration_ms(side.refresh) / 1000
+
+    def _versions(self, checkpoint: Checkpoint) -> dict[str, str]:
+        done = checkpoint.committed
+        number = 0 if done is None else done + 1
+        history = _history(checkpoint)
+        held = dict(_last(checkpoint))
+        planned = checkpoint.end(number) is not None
+        if planned and set(held) == set(self.sides):
+            return held
+        versions = {
+            name: held[name]
+            if name in held and side.refresh == "never"
+            else self._copied(checkpoint, name)
+            for name, side in self.sides.items()
+        }
+        if versions != held:
+            history.append({"batch": number, "versions": versions})
+            checkpoint.replace(VERSIONS, json.dumps(history))
+        return versions
+
+    def _copied(self, checkpoint: Checkpoint, name: str) -> str:
+        """Copy a side as it is now, and return its version. Read between two looks at the version,
+        so that a copy never mixes two of them."""
+        while True:
+            version = self._version(name)
+            path = f"{checkpoint.path}/static/{name}/{version}"
+            if checkpoint.has(f"static/{name}/{version}/_SUCCESS"):
+                return version
+            self._read(name).write.mode("overwrite").parquet(path)
+            if self._version(name) == version:
+                return version
+
+    def _version(self, name: str) -> str:
+        side = self.sides[name]
+        if side.table is not None:
+            return self._digest(side)
+        path = side.file or f"{side.delta}/_delta_log"
+        jvm = self.spark._jvm
+        assert jvm is not None
+        root = jvm.org.apache.hadoop.fs.Path(path)
+        files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.exists(root):
+            raise ConfigError(f"static.{name}: {path} does not exist.")
+        found = files.listStatus(root)
+        seen = sorted(
+            (each.getPath().getName(), each.getLen(), each.getModificationTime()) for each in found
+        )
+        return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+
+    def _digest(self, side: Static) -> str:
+        """Of a table's rows, in whatever order."""
+        with connect(self._dsn(side), timeout=10, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) "
+                f"FROM {side.table} AS t".encode()
+            ).fetchone()
+        return hashlib.sha256(repr(row).encode()).hexdigest()[:16]
+
+    def _read(self, name: str) -> DataFrame:
+        side = self.sides[name]
+        if side.table is not None:
+            return self._table(side)
+        try:
+            if side.delta is not None:
+                return self.spark.read.format("delta").load(side.delta)
+            reader = self.spark.read.options(**side.options)
+            if side.schema_ is not None:
+                reader = reader.schema(side.schema_)
+            if side.format in ("csv", "json"):
+                reader = reader.option("mode", "FAILFAST")
+            return reader.format(side.format).load(str(side.file))
+        except PySparkException as error:
+            said = str(error).splitlines()[0]
+            raise ConfigError(f"static.{name} cannot be read: {said}") from None
+
+    def _table(self, side: Static) -> DataFrame:
+        from psycopg.conninfo import conninfo_to_dict
+
+        parts = conninfo_to_dict(self._dsn(side))
+        url = f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}"
+        access = {"user": str(parts["user"]), "password": str(parts["password"])}
+        return self.spark.read.jdbc(
+            url, str(side.table), properties={**access, "driver": "org.postgresql.Driver"}
+        )
+
+    def _dsn(self, side: Static) -> str:
+        return side.dsn or self.dsn()
+
+    def _reader_schema(self, name: str, side: Static) -> t.StructType:
+        if side.schema_ is not None:
+            try:
+                return t._parse_datatype_string(side.schema_)  # type: ignore[return-value]
+            except PySparkException as error:
+                said = str(error).splitlines()[0]
+                raise ConfigError(f"static.{name}.schema cannot be read: {said}") from None
+        return self._read(name).schema
+
+
+def _history(checkpoint: Checkpoint) -> list[dict[str, object]]:
+    text = checkpoint.read(VERSIONS) or checkpoint.read(f"{VERSIONS}.partial")
+    found: list[dict[str, object]] = json.loads(text) if text else []
+    return found
+
+
+def _last(checkpoint: Checkpoint) -> dict[str, str]:
+    history = _history(checkpoint)
+    found: dict[str, str] = history[-1]["versions"] if history else {}  # type: ignore[assignment]
+    return found
