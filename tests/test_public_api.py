@@ -42,6 +42,13 @@ LAYERS = (
     ("sinks.kafka.writer",),
     ("sinks.kafka.sink",),
     ("sinks.kafka.store",),
+    ("sinks.parquet.entry",),
+    ("sinks.parquet.folder",),
+    ("sinks.parquet.columns", "sinks.parquet.ledger", "sinks.parquet.letters"),
+    ("sinks.parquet.rows",),
+    ("sinks.parquet.compaction", "sinks.parquet.writer"),
+    ("sinks.parquet.sink",),
+    ("sinks.parquet.store",),
     (
         "pipeline.source",
         "pipeline.engine",
@@ -60,6 +67,7 @@ LAYERS = (
         "cli.cluster",
         "cli.consume",
         "cli.dead_letters",
+        "cli.lake",
         "cli.machine",
         "cli.pipeline",
         "cli.produce",
@@ -141,7 +149,7 @@ def test_importing_the_package_is_quick() -> None:
 
 def test_every_module_has_a_layer() -> None:
     packages = {"", "consumer", "kafka", "ledger", "pipeline", "postgres", "records", "sinks"}
-    packages |= {"sinks.kafka", "sinks.postgres", "spark", "spec"}
+    packages |= {"sinks.kafka", "sinks.parquet", "sinks.postgres", "spark", "spec"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered
 

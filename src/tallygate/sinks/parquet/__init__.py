@@ -1,0 +1,1 @@
+"""The Parquet sink: a folder in which each batch is one directory, which appears whole."""
