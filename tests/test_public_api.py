@@ -42,6 +42,10 @@ LAYERS = (
     ("sinks.kafka.writer",),
     ("sinks.kafka.sink",),
     ("sinks.kafka.store",),
+    ("sinks.delta.entry", "sinks.delta.letters", "sinks.delta.table"),
+    ("sinks.delta.ledger",),
+    ("sinks.delta.sink",),
+    ("sinks.delta.store",),
     ("sinks.parquet.entry",),
     ("sinks.parquet.folder",),
     ("sinks.parquet.columns", "sinks.parquet.ledger", "sinks.parquet.letters"),
@@ -149,7 +153,7 @@ def test_importing_the_package_is_quick() -> None:
 
 def test_every_module_has_a_layer() -> None:
     packages = {"", "consumer", "kafka", "ledger", "pipeline", "postgres", "records", "sinks"}
-    packages |= {"sinks.kafka", "sinks.parquet", "sinks.postgres", "spark", "spec"}
+    packages |= {"sinks.delta", "sinks.kafka", "sinks.parquet", "sinks.postgres", "spark", "spec"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered
 

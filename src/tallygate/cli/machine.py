@@ -65,7 +65,7 @@ def config_(
 @jars.command()
 def fetch(
     again: Annotated[
-        str | None, typer.Option(metavar="SET", help="Fetch this set anew: kafka or spark.")
+        str | None, typer.Option(metavar="SET", help="Fetch this set anew: kafka, spark or delta.")
     ] = None,
     sets: Set = None,
 ) -> None:

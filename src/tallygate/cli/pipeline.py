@@ -64,7 +64,12 @@ def check(file: File, *, settings: "Settings") -> None:
 
     pipeline = Pipeline.load(file)
     with progress_display() as progress:
-        spark = session(f"tallygate check {pipeline.name}", settings=settings, progress=progress)
+        spark = session(
+            f"tallygate check {pipeline.name}",
+            settings=settings,
+            progress=progress,
+            delta=pipeline.needs_delta,
+        )
         try:
             seen = pipeline.look(spark, settings)
         finally:
@@ -95,7 +100,12 @@ def run(
     pipeline = Pipeline.load(file)
     _quiet()
     with progress_display() as progress:
-        spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
+        spark = session(
+            f"tallygate {pipeline.name}",
+            settings=settings,
+            progress=progress,
+            delta=pipeline.needs_delta,
+        )
     try:
         with _view(pipeline.name, json_) as (told, note):
             done = pipeline.run(
@@ -140,7 +150,12 @@ def rebuild(file: File, *, settings: "Settings") -> None:
     pipeline = Pipeline.load(file)
     _quiet()
     with progress_display() as progress:
-        spark = session(f"tallygate {pipeline.name}", settings=settings, progress=progress)
+        spark = session(
+            f"tallygate {pipeline.name}",
+            settings=settings,
+            progress=progress,
+            delta=pipeline.needs_delta,
+        )
     try:
         with _view(f"{pipeline.name} (rebuild)", False) as (told, _):
             done = compute(pipeline, settings=settings, spark=spark, told=told)

@@ -25,6 +25,7 @@ from tallygate.spark.session import session
 from tallygate.spec import (
     NAME,
     Delivery,
+    Delta,
     Files,
     Kafka,
     KafkaSink,
@@ -97,7 +98,9 @@ class Pipeline(PipelineSpec):
         """Run until it is stopped (by SIGTERM, Ctrl-C or `tallygate stop`), or until all that is
         there now has been read; a batch under way is finished first."""
         settings = settings or Settings.load()
-        running = session(f"tallygate {self.name}", existing=spark, settings=settings)
+        running = session(
+            f"tallygate {self.name}", existing=spark, settings=settings, delta=self.needs_delta
+        )
         counts = Counts()
 
         def listen(progress: Progress) -> None:
@@ -158,6 +161,11 @@ class Pipeline(PipelineSpec):
             return self.source if isinstance(self.sink, Postgres | KafkaSink) else None
         return None
 
+    @property
+    def needs_delta(self) -> bool:
+        """Whether its Spark session must have Delta."""
+        return isinstance(self.sink, Delta)
+
     def checkpoint_path(self, settings: Settings) -> str:
         return self.checkpoint or str(settings.state_dir / "checkpoints" / self.name)
 
@@ -203,7 +211,7 @@ def write_stream(
     frame: DataFrame,
     *,
     name: str,
-    sink: Postgres | KafkaSink,
+    sink: Postgres | KafkaSink | Delta,
     checkpoint: str,
     delivery: Delivery = "exactly-once",
     trigger: Mapping[str, str | bool] | None = None,

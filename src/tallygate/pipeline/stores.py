@@ -6,11 +6,13 @@ from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.ranges import OTHER_SOURCE
 from tallygate.settings import Settings
+from tallygate.sinks.delta.store import DeltaStore
 from tallygate.sinks.kafka.store import KafkaStore
 from tallygate.sinks.parquet.store import ParquetStore
 from tallygate.sinks.postgres.store import PostgresStore
 from tallygate.sinks.store import Store
-from tallygate.spec import Delivery, Kafka, KafkaSink, Parquet, PipelineSpec, Postgres
+from tallygate.spark.session import check_delta
+from tallygate.spec import Delivery, Delta, Kafka, KafkaSink, Parquet, PipelineSpec, Postgres
 from tallygate.spec.part import Part
 from tallygate.stack import running_connection, running_dsn
 
@@ -36,6 +38,9 @@ def store_of(
             target = source or running_connection(settings)
         lanes = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         return KafkaStore(sink, name, delivery, source, target, topics, lanes, settings)
+    if isinstance(sink, Delta):
+        check_delta(spark, settings)
+        return DeltaStore(sink, name, delivery, spark, settings)
     if isinstance(sink, Parquet):
         return ParquetStore(sink, name, delivery, settings)
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")

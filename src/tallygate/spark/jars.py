@@ -33,6 +33,7 @@ __all__ = ["SETS", "Coordinate", "JarSet", "jar_paths", "pyspark_jars"]
 KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"
 POSTGRES_JDBC_VERSION = "42.7.11"
+DELTA_VERSION = "4.0.0"
 MANIFEST = "manifest.json"
 
 
@@ -54,6 +55,8 @@ class JarSet:
     name: str
     coordinates: tuple[Coordinate, ...]
     excluded: tuple[str, ...] = ()
+    within_spark: bool = False
+    """Whether they are loaded into Spark, beside the jars that PySpark ships."""
 
     def folder(self, settings: Settings) -> Path:
         """Where the set is kept: another version of any part is another folder."""
@@ -83,16 +86,24 @@ def _sets() -> dict[str, JarSet]:
             Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
         ),
     )
+    # These are large, and PySpark ships them.
+    shipped = ("org.apache.hadoop", "org.scala-lang", "org.slf4j")
     connectors = JarSet(
         "spark",
         (
             Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{scala}", spark),
             Coordinate("org.postgresql", "postgresql", POSTGRES_JDBC_VERSION),
         ),
-        # These are large, and PySpark ships them.
-        excluded=("org.apache.hadoop", "org.scala-lang", "org.slf4j"),
+        excluded=shipped,
+        within_spark=True,
     )
-    return {jar_set.name: jar_set for jar_set in (kafka, connectors)}
+    delta = JarSet(
+        "delta",
+        (Coordinate("io.delta", f"delta-spark_{scala}", DELTA_VERSION),),
+        excluded=(*shipped, "org.apache.spark"),
+        within_spark=True,
+    )
+    return {jar_set.name: jar_set for jar_set in (kafka, connectors, delta)}
 
 
 SETS = _sets()
@@ -177,7 +188,7 @@ def _fetch(jar_set: JarSet, folder: Path, settings: Settings, progress: Progress
 def _in_pyspark(jar: Path, jar_set: JarSet) -> bool:
     """Whether PySpark brings this very artifact, in whatever version: two would clash."""
     artifact = jar.stem.rpartition("-")[0]
-    return jar_set.name == "spark" and any(
+    return jar_set.within_spark and any(
         shipped.stem.rpartition("-")[0] == artifact for shipped in pyspark_jars().glob("*.jar")
     )
 

@@ -25,9 +25,13 @@ from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, is_secret
 from tallygate.spark.jars import jar_paths
 
-__all__ = ["session"]
+__all__ = ["check_delta", "session"]
 
 CONNECTOR_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
+STATE_TASKS = "spark.databricks.delta.snapshotPartitions"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 FEWEST_SHUFFLE_PARTITIONS, MOST_SHUFFLE_PARTITIONS = 2, 64
 LOGS_KEPT = 20
 
@@ -40,8 +44,9 @@ def session(
     config: Mapping[str, str] | None = None,
     settings: Settings | None = None,
     progress: Progress = silent,
+    delta: bool = False,
 ) -> SparkSession:
-    """A session that can talk to Kafka and PostgreSQL.
+    """A session that can talk to Kafka and PostgreSQL, and with `delta` to Delta tables too.
 
     Settings in rising precedence: those below, `spark.conf.*` of the settings, `config`. A session
     of the user's own is checked for the Kafka connector and otherwise left as it is.
@@ -55,9 +60,12 @@ def session(
                 "set them where it is made, or stop it first."
             )
         _check_connector(existing, settings)
+        if delta:
+            check_delta(existing, settings)
         return existing
     java = find_java(settings)
-    jars = [str(path) for path in jar_paths("spark", settings, progress)]
+    sets = ("spark", "delta") if delta else ("spark",)
+    jars = [str(path) for name in sets for path in jar_paths(name, settings, progress)]
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = {**settings.section("spark.conf"), **(config or {})}
@@ -72,6 +80,7 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         **_place(master, settings),
         **given,
+        **(_with_delta(given) if delta else {}),
     }
     progress("Spark: starting")
     failpoints.mark_driver()
@@ -82,6 +91,18 @@ def session(
     if "spark.sql.shuffle.partitions" not in given:
         spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
     return spark
+
+
+def _with_delta(given: Mapping[str, str]) -> dict[str, str]:
+    """What Delta needs of a session; extensions of the user's own stay."""
+    own = [each for each in given.get(EXTENSIONS, "").split(",") if each]
+    extensions = list(dict.fromkeys([*own, DELTA_EXTENSION]))
+    return {
+        EXTENSIONS: ",".join(extensions),
+        CATALOG: given.get(CATALOG, DELTA_CATALOG),
+        # With every commit Delta works out the table's state, in 50 tasks unless told otherwise.
+        STATE_TASKS: given.get(STATE_TASKS, "4"),
+    }
 
 
 def _place(master: str | None, settings: Settings) -> dict[str, str]:
@@ -148,3 +169,16 @@ def _check_connector(spark: SparkSession, settings: Settings) -> None:
             "this Spark session lacks the Kafka connector; start it with the property "
             f"spark.jars={jars}"
         ) from error
+
+
+def check_delta(spark: SparkSession, settings: Settings) -> None:
+    """Refuse a session without Delta. It cannot be given it later: the properties are read once,
+    when a session is made."""
+    extensions = spark.conf.get(EXTENSIONS, "") or ""
+    if DELTA_EXTENSION in extensions and spark.conf.get(CATALOG, None) is not None:
+        return
+    jars = ",".join(str(path) for name in ("spark", "delta") for path in jar_paths(name, settings))
+    raise ConfigError(
+        f"this Spark session lacks Delta; start it with the properties {EXTENSIONS}="
+        f"{DELTA_EXTENSION}, {CATALOG}={DELTA_CATALOG} and spark.jars={jars}"
+    )

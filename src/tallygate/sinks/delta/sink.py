@@ -1,0 +1,175 @@
+"""Writing a batch to a Delta table: one transaction of the table, whatever the mode.
+
+What is left of the batch is found from the ledger, the entry that will count is written down, and
+then Delta writes rows and count in one commit. Whether that took place is asked of the table: an
+answer that went missing, and a write that Delta left out, look the same from here.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession, Window
+from pyspark.sql import functions as f
+
+from tallygate.errors import TargetError
+from tallygate.failpoints import reach
+from tallygate.ledger.ranges import Range, remaining
+from tallygate.records.decoding import COORDINATES
+from tallygate.sinks.delta.entry import Entry
+from tallygate.sinks.delta.ledger import DeltaLedger
+from tallygate.sinks.delta.table import is_conflict
+from tallygate.sinks.sink import Batch, Retry, Written
+
+__all__ = ["DeltaSink"]
+
+APPLICATION = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+ONCE = "spark.databricks.delta.merge.materializeSource"
+
+Count = Callable[[], int]
+"""Says how many rows were written, once it is known that they were."""
+
+
+@dataclass(frozen=True)
+class DeltaSink:
+    ledger: DeltaLedger
+    columns: tuple[str, ...]
+    """Those that the table gets."""
+    mode: str
+    key: tuple[str, ...]
+    divisible: bool
+    """Whether rows carry the coordinates of their records."""
+    stateful: bool
+
+    def write(self, frame: DataFrame, batch: Batch) -> Written:
+        entry = self.ledger.current()
+        left = remaining(batch.ranges, entry.positions, divisible=self.divisible)
+        reach("batch-planned", batch.id)
+        if not left:
+            if self.stateful:  # its rows are in the table, but Spark's state may not be
+                frame.write.format("noop").mode("append").save()
+            return Written("skipped")
+        whole = set(filter(len, batch.ranges))
+        rows = frame if set(filter(len, left)) == whole else frame.where(_within(left))
+        after = entry.moved(left, batch.id)
+        reach("rows-begun", batch.id)
+        self.ledger.intend(after)
+        reach("ledger-moved", batch.id)
+        started = time.perf_counter()
+        count = self._committed(rows, after)
+        reach("committed", batch.id)
+        return Written(self.mode, count, {"write": time.perf_counter() - started})
+
+    def _committed(self, rows: DataFrame, after: Entry) -> int:
+        assert after.batch is not None
+        try:
+            reach("commit-sent", after.batch)
+            count = self._merge(rows, after) if self.mode == "upsert" else self._save(rows, after)
+        except Exception as error:
+            if is_conflict(error):
+                raise Retry("somebody else changed the table at the same time") from error
+            if isinstance(error, AnalysisException):
+                raise self._changed(error) from error
+            raise
+        self.ledger.confirm(after)
+        return count()
+
+    def _save(self, rows: DataFrame, after: Entry) -> Count:
+        """Append the rows, or put them in the place of all that were there."""
+        counted = Observation()
+        chosen = rows.select(*map(_quoted, self.columns))
+        chosen = chosen.observe(counted, f.count(f.lit(1)).alias("rows"))
+        writer = chosen.write.format("delta").mode("append")
+        if self.mode == "replace":
+            writer = writer.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer = writer.option("txnAppId", self.ledger.application)
+        writer = writer.option("txnVersion", after.version)
+        writer.option("userMetadata", self._note(after)).save(self.ledger.table.path)
+        return lambda: int(counted.get["rows"])
+
+    def _merge(self, rows: DataFrame, after: Entry) -> Count:
+        """Rows of a key that is there take its place; of several the newest counts.
+
+        Delta takes a merge's number from the session, which in a query is a copy of its own. The
+        source of a merge is read twice, and must be computed only once.
+        """
+        session = rows.sparkSession
+        view = f"tallygate_{after.run}"
+        self._newest(rows).createOrReplaceTempView(view)
+        names = [_quoted(name) for name in self.columns]
+        same = " AND ".join(f"held.{_quoted(name)} <=> new.{_quoted(name)}" for name in self.key)
+        statement = (
+            f"MERGE INTO delta.{_quoted(self.ledger.table.path)} AS held USING {view} AS new "
+            f"ON {same} "
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{n} = new.{n}' for n in names)} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) "
+            f"VALUES ({', '.join(f'new.{n}' for n in names)})"
+        )
+        settings = {
+            APPLICATION: self.ledger.application,
+            VERSION: str(after.version),
+            NOTE: self._note(after),
+            ONCE: "all",
+        }
+        try:
+            with _settings(session, settings):
+                done = session.sql(statement).collect()
+        finally:
+            session.catalog.dropTempView(view)
+        return lambda: int(done[0]["num_affected_rows"])
+
+    def _newest(self, rows: DataFrame) -> DataFrame:
+        """By the records' offsets, or else in the order in which rows came."""
+        order = (
+            [_quoted(name) for name in reversed(COORDINATES)]
+            if self.divisible
+            else ["_tallygate_at"]
+        )
+        marked = rows
+        if not self.divisible:
+            marked = rows.withColumn("_tallygate_at", f.monotonically_increasing_id())
+        newest = Window.partitionBy(*map(_quoted, self.key)).orderBy(*(f.desc(n) for n in order))
+        ranked = marked.withColumn("_tallygate_rank", f.row_number().over(newest))
+        return ranked.where("_tallygate_rank = 1").select(*map(_quoted, self.columns))
+
+    def _note(self, after: Entry) -> str:
+        """What Delta's own history says of the commit."""
+        moved = ", ".join(str(each) for each in after.ranges if len(each))
+        return f"{self.ledger.pipeline}, run {after.epoch}, batch {after.batch}: {moved}"
+
+    def _changed(self, error: AnalysisException) -> TargetError:
+        reason = str(error).strip().splitlines()[0]
+        return TargetError(
+            f"Delta cannot write to {self.ledger.table.path} any more: {reason}; if the table was "
+            "altered, start again: it is checked at the start."
+        )
+
+
+@contextmanager
+def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    for name, text in settings.items():
+        session.conf.set(name, text)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+def _within(ranges: tuple[Range, ...]) -> str:
+    """The rows that lie in what is left to do."""
+    topic, partition, offset = COORDINATES
+    parts = [
+        f"({topic} = '{each.topic}' AND {partition} = {each.partition} "
+        f"AND {offset} >= {each.start} AND {offset} < {each.until})"
+        for each in ranges
+    ]
+    return " OR ".join(parts)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
