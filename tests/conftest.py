@@ -11,6 +11,7 @@ pytest_plugins = [
     "fixtures.locked",
     "fixtures.killing",
     "fixtures.flows",
+    "fixtures.lakes",
     "fixtures.proxy",
     "fixtures.executors",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tallygate.records.record import Output, Record
     from tallygate.settings import Settings
     from tallygate.spark.session import session
-    from tallygate.spec import DeadLetters, Kafka, KafkaSink, Postgres
+    from tallygate.spec import DeadLetters, Delta, Files, Kafka, KafkaSink, Parquet, Postgres
     from tallygate.stack import Stack
 
 __version__ = "0.1.0"
@@ -30,9 +30,12 @@ __all__ = [
     "Connection",
     "DeadLetters",
     "Dedup",
+    "Delta",
+    "Files",
     "Kafka",
     "KafkaSink",
     "Output",
+    "Parquet",
     "Pipeline",
     "Postgres",
     "Producer",
@@ -52,9 +55,12 @@ _HOMES = {
     "Connection": "tallygate.kafka.connection",
     "DeadLetters": "tallygate.spec",
     "Dedup": "tallygate.consumer.dedup",
+    "Delta": "tallygate.spec",
+    "Files": "tallygate.spec",
     "Kafka": "tallygate.spec",
     "KafkaSink": "tallygate.spec",
     "Output": "tallygate.records.record",
+    "Parquet": "tallygate.spec",
     "Pipeline": "tallygate.pipeline.pipeline",
     "Postgres": "tallygate.spec",
     "Producer": "tallygate.kafka.producer",

@@ -191,6 +191,12 @@ def test_the_place_in_the_file_is_said(
         Pipeline.load(file).look(spark, settings)
 
 
-def test_a_socket_cannot_be_read_twice() -> None:
+def test_a_socket_gives_what_it_can() -> None:
+    socket = {"name": "s", "source": {"port": 9999}}
     with pytest.raises(ConfigError, match="a socket, which cannot be read twice"):
-        Pipeline(name="s", source={"port": 9999}, sink=Postgres("t"))
+        Pipeline(**socket, sink=Postgres("t"))
+    with pytest.raises(ConfigError, match="no ledger can count"):
+        Pipeline(**socket, sink=Postgres("t"), delivery="at-most-once")
+    Pipeline(**socket, sink={"console": 5}, delivery="at-most-once")
+    with pytest.raises(ConfigError, match="sink console keeps no ledger"):
+        Pipeline(name="s", source=Kafka("t", format="text"), sink={"console": 5})

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from fixtures.flows import SCHEMA, Flow
 from fixtures.proxy import Proxy
 from tallygate import Kafka, Postgres
-from tallygate.errors import FencedError, LedgerError, LostRangeError, TargetError
+from tallygate.errors import ConfigError, FencedError, LedgerError, LostRangeError, TargetError
 from tallygate.kafka import clients
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
@@ -324,3 +324,35 @@ def test_a_connection_cut_during_commit(
     )
     assert proxy.cut == 1
     flow.check()
+
+
+def test_late_records_are_counted_and_not_dropped_unseen(flow: Flow) -> None:
+    """Records of an hour that the watermark has passed are in no result, and that is said."""
+
+    def windows(source: DataFrame) -> DataFrame:
+        hours = f.when(f.col("id") < 100, f.lit(50)).otherwise(f.lit(1))
+        at = f.timestamp_seconds(hours * 3600 + f.col("id"))
+        window = f.window("at", "1 hour").alias("w")
+        timed = source.withColumn("at", at).withWatermark("at", "1 hour")
+        return timed.groupBy(window).count().selectExpr("w.start AS start", "count")
+
+    for count in (100, 1):  # Spark lets in what is late by the newest watermark, not by the last
+        flow.send(count)
+        flow.run(transform=windows)
+    flow.send(70)
+    done = flow.pipeline(transform=windows).run(
+        until="available", settings=flow.settings, spark=flow.spark
+    )
+    assert done.late == 1, "one row for each late group: Spark sums up before it looks"
+
+
+def test_shuffle_partitions_of_a_pipeline_with_state_cannot_change(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(10)
+    flow.run(transform=COUNTS, sink=sink)
+    flow.settings = flow.settings.with_flags({"spark.conf.spark.sql.shuffle.partitions": "7"})
+    flow.send(10)
+    with pytest.raises(
+        ConfigError, match="2 shuffle partitions .* says 7. Set it back, or rebuild"
+    ):
+        flow.run(transform=COUNTS, sink=sink)

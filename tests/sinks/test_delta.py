@@ -3,35 +3,26 @@
 import json
 import shutil
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.flows import Flow
 from fixtures.killing import Killed, is_bad
+from fixtures.lakes import Lake
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
 from tallygate.pipeline.engine import Progress
 from tallygate.settings import Settings
-from tallygate.sinks.delta.entry import Entry
-from tallygate.sinks.delta.ledger import DeltaLedger
 from tallygate.sinks.delta.letters import LetterFolder
-from tallygate.sinks.delta.sink import DeltaSink, _settings
-from tallygate.sinks.delta.store import DeltaStore
-from tallygate.sinks.delta.table import DeltaTable
-from tallygate.sinks.sink import Batch, Retry
-from tallygate.sinks.store import Shape
+from tallygate.sinks.delta.sink import _settings
 from tallygate.spark import session as session_module
 from tallygate.spark.session import session
 from tallygate.spec import Delta
-from tallygate.waiting import wait_until
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 VACUUM_NOW = {
@@ -40,41 +31,6 @@ VACUUM_NOW = {
 }
 NUMBERS = range(1200)
 GOOD = [number for number in NUMBERS if not is_bad(number)]
-
-
-class Lake:
-    """A flow whose sink is a Delta table."""
-
-    def __init__(self, flow: Flow) -> None:
-        self.flow, self.path = flow, str(flow.folder / "table")
-
-    def run(self, **fields: Any) -> list[str]:
-        return self.flow.run(**{"sink": Delta(self.path), **fields})
-
-    def rows(self, *columns: str) -> list[Any]:
-        """What plain Spark reads."""
-        frame = self.flow.spark.read.format("delta").load(self.path)
-        found = sorted(tuple(row) for row in frame.select(*(columns or ("id",))).collect())
-        return [row[0] if len(row) == 1 else row for row in found]
-
-    def check(self) -> None:
-        assert self.rows() == list(range(self.flow.sent))
-
-    def ledger(self) -> DeltaLedger:
-        return DeltaLedger(DeltaTable(self.flow.spark, self.path), self.flow.name)
-
-    def entry(self) -> Entry:
-        found = self.ledger().known()
-        assert found is not None
-        return found
-
-    def letters(self) -> list[Path]:
-        return list(Path(self.path, "_tallygate", self.flow.name, "letters").rglob("*.json"))
-
-
-@pytest.fixture
-def lake(flow: Flow) -> Lake:
-    return Lake(flow)
 
 
 def _no_commit(flow: Flow) -> None:
@@ -196,65 +152,6 @@ def test_a_newer_run_fences_the_older_one(lake: Lake) -> None:
     assert "run 2 took over on" in str(failures[0])
     lake.run()
     lake.check()
-
-
-def test_a_write_planned_before_the_take_over_is_left_out_and_noticed(lake: Lake) -> None:
-    """What an older run does that was stopped for a while between its plan and its commit."""
-    flow = lake.flow
-    flow.send(10)
-    lake.run()
-    older = lake.ledger()
-    older.begin()
-    planned = older.current().moved([], 7)
-    older.intend(planned)
-    newer = lake.ledger()
-    newer.begin()
-    rows = flow.spark.read.format("delta").load(lake.path)
-    writer = rows.write.format("delta").mode("append").option("txnAppId", older.application)
-    writer.option("txnVersion", planned.version).save(lake.path)
-    with pytest.raises(FencedError, match="took over on"):
-        older.confirm(planned)
-    lake.check()
-
-
-def test_a_commit_during_the_take_over_is_not_lost(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The older run commits after the new one has read the ledger and before it takes over."""
-    lake.flow.send(10)
-    lake.run()
-    older, newer = lake.ledger(), lake.ledger()
-    older.begin()
-    place = (lake.flow.name, 0)
-    write = newer.table.write
-    raced: list[str] = []
-
-    def late(name: str, text: str) -> None:
-        if not raced:
-            raced.append(name)
-            older.move(lambda entry: _further(entry, place))
-        write(name, text)
-
-    monkeypatch.setattr(newer.table, "write", late)
-    before = lake.entry().positions[place]
-    assert newer.begin().positions[place] == before + 1
-    assert raced
-
-
-def _further(entry: Entry, place: Place) -> Entry:
-    at = entry.positions[place]
-    return entry.moved([Range(*place, at, at + 1)])
-
-
-def test_a_commit_that_did_not_take_place_is_noticed(lake: Lake) -> None:
-    lake.flow.send(10)
-    lake.run()
-    ledger = lake.ledger()
-    ledger.begin()
-    planned = ledger.current().moved([], 7)
-    ledger.intend(planned)
-    with pytest.raises(Retry, match="did not take place"):
-        ledger.confirm(planned)
 
 
 def test_aggregates_are_merged_and_replaced(lake: Lake) -> None:
@@ -406,59 +303,3 @@ def test_rows_survive_kills(
     assert found == [(n, f"a{n % 7}", n / 4, n % 3) for n in GOOD]
     letters = list(Path(path, "_tallygate", "killed_delta", "letters").rglob("*.json"))
     assert len(letters) == len(NUMBERS) - len(GOOD)
-
-
-def _sink(lake: Lake) -> DeltaSink:
-    """The sink of a new run of the flow's pipeline, over rows that carry their coordinates."""
-    store = DeltaStore(
-        Delta(lake.path), lake.flow.name, "exactly-once", lake.flow.spark, lake.flow.settings
-    )
-    shape = Shape(_frame(lake, 0, 0).schema, carries=True, narrow=True, stateful=False)
-    store.prepare(shape)
-    store.begin(shape, "")
-    return store.sink(shape)
-
-
-def _frame(lake: Lake, start: int, until: int) -> DataFrame:
-    numbers = lake.flow.spark.range(start, until, numPartitions=1)
-    return numbers.selectExpr("id", "'t' AS _topic", "0 AS _partition", "id AS _offset")
-
-
-def test_a_batch_that_is_there_in_part_is_trimmed(lake: Lake) -> None:
-    sink = _sink(lake)
-    assert sink.write(_frame(lake, 0, 4), Batch(0, (Range("t", 0, 0, 4),))).rows == 4
-    assert sink.write(_frame(lake, 0, 9), Batch(0, (Range("t", 0, 0, 9),))).rows == 5
-    assert sink.write(_frame(lake, 0, 9), Batch(0, (Range("t", 0, 0, 9),))).way == "skipped"
-    assert lake.rows() == list(range(9))
-    with pytest.raises(LedgerError, match="3 offsets would be skipped"):
-        sink.write(_frame(lake, 12, 15), Batch(1, (Range("t", 0, 12, 15),)))
-
-
-def test_a_newer_run_takes_over_while_rows_are_written(lake: Lake) -> None:
-    """Delta refuses the older run's commit, and the batch is planned anew: that finds the fence."""
-    sink = _sink(lake)
-    marker = lake.flow.folder / "writing"
-    wait = lake.flow.folder / "taken-over"
-
-    def slowly(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        marker.touch()
-        while not wait.exists():
-            time.sleep(0.05)
-        yield from blocks
-
-    def take_over() -> None:
-        wait_until(marker.exists, 60, "not written")
-        lake.ledger().begin()
-        wait.touch()
-
-    frame = _frame(lake, 0, 4)
-    slow = frame.mapInArrow(slowly, frame.schema)
-    newer = threading.Thread(target=take_over)
-    newer.start()
-    batch = Batch(0, (Range("t", 0, 0, 4),))
-    with pytest.raises(Retry, match="at the same time"):
-        sink.write(slow, batch)
-    newer.join()
-    with pytest.raises(FencedError, match="run 2 took over on"):
-        sink.write(slow, batch)
-    assert lake.rows() == []

@@ -119,12 +119,14 @@ def run(
     finally:
         spark.stop()
     if json_:
-        _event("end", outcome=done.outcome, batches=done.batches, rows=done.rows)
+        _event("end", outcome=done.outcome, batches=done.batches, rows=done.rows, late=done.late)
         return
     print(
         f"{pipeline.name}: {done.outcome}; {done.batches} batches, {done.records:,} records, "
         f"{done.rows:,} rows, {done.letters:,} dead letters in {done.seconds:.1f} s."
     )
+    if done.late:
+        print(f"{done.late:,} rows came after the watermark had passed them; no result has them.")
 
 
 @with_settings
@@ -217,7 +219,8 @@ def _state(progress: "Progress") -> str:
     if not progress.state:
         return ""
     size = f"{progress.state['rows']:,} rows of state ({progress.state['bytes'] / 2**20:.1f} MiB)"
-    return f"{size}, watermark {progress.state['watermark'] or 'none'}"
+    late = f", {progress.state['late']:,} too late" if progress.state["late"] else ""
+    return f"{size}, watermark {progress.state['watermark'] or 'none'}{late}"
 
 
 def _line(progress: "Progress") -> None:

@@ -63,9 +63,12 @@ class Engine:
     """What stopped the run: Spark reports it as a text alone."""
     letters: int = 0
     """The dead letters so far."""
+    late: int = 0
+    """Rows of this run that the watermark had overtaken; they are in no result."""
     last: Progress | None = None
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
+    _counted: int = -1
     _known_topics: set[str] = field(default_factory=set)
 
     def process(self, frame: DataFrame, batch_id: int) -> None:
@@ -102,7 +105,7 @@ class Engine:
         records = count(batch.ranges)
         lag = self._lag(positions)
         self.last = Progress(
-            batch_id, records, written, took, positions, self.letters, lag, self._state()
+            batch_id, records, written, took, positions, self.letters, lag, self.state()
         )
         self.told(self.last)
 
@@ -118,15 +121,21 @@ class Engine:
                     found[place] = max(0, end - positions.get(place, 0))
         return found
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """The watermark and the state, as Spark last said. Spark speaks of a batch when it is over,
+        so the records that came too late for it are added when the next one is under way."""
         progress = self.spark_progress() or {}
         operators = progress.get("stateOperators") or []
         if not operators:
             return {}
+        if progress["batchId"] != self._counted:
+            self._counted = progress["batchId"]
+            self.late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         return {
             "watermark": (progress.get("eventTime") or {}).get("watermark"),
             "rows": sum(operator["numRowsTotal"] for operator in operators),
             "bytes": sum(operator["memoryUsedBytes"] for operator in operators),
+            "late": self.late,
         }
 
     def _written(self, frame: DataFrame, batch: Batch) -> Written:

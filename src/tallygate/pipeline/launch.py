@@ -33,7 +33,9 @@ from tallygate.spark.plan import Plan, read_plan
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spec import DeadLetters
 
-__all__ = ["Job", "diagnose", "launch", "look"]
+__all__ = ["SHUFFLE_PARTITIONS", "Job", "diagnose", "launch", "look"]
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Job:
     note: Callable[[str], None] = lambda _: None
     stale: Callable[[], bool] = lambda: False
     """Whether a static side has changed, so that the query is to be started anew."""
+    shuffle_partitions: int | None = None
+    """As many as the user asks for; None leaves the choice."""
     delivery: str = "exactly-once"
     to_topic: bool = False
     where: str = "the transform"
@@ -98,6 +102,8 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     if before is not None:
         _check_source(before, job)
         _check_state(checkpoint, before, shape)
+    if shape.stateful:
+        _check_partitions(checkpoint, job)
     job.store.begin(shape, job.checkpoint)
     known = job.store.known()
     if known is not None and known.positions:
@@ -234,6 +240,18 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
         raise LedgerError(
             f"the checkpoint {checkpoint.path} is ahead of the ledger: its next batch would leave "
             f"a gap. {cure}"
+        )
+
+
+def _check_partitions(checkpoint: Checkpoint, job: Job) -> None:
+    """State is kept by shuffle partition. Spark goes on with as many as the checkpoint says; one
+    who asks for another number is told that, instead of being given the old one in silence."""
+    held = checkpoint.setting(SHUFFLE_PARTITIONS)
+    if held is not None and job.shuffle_partitions not in (None, int(held)):
+        raise ConfigError(
+            f"the state of pipeline {job.name!r} is kept in {held} shuffle partitions and "
+            f"{SHUFFLE_PARTITIONS} says {job.shuffle_partitions}. Set it back, or rebuild with "
+            "`tallygate rebuild`."
         )
 
 

@@ -1,5 +1,6 @@
 """Pipelines as users run them: a `Pipeline`, or `write_stream` for a Spark job that exists."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,12 +11,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Progress
-from tallygate.pipeline.launch import Job, look
+from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
 from tallygate.pipeline.static import Statics
 from tallygate.pipeline.stores import connection_at, read_topics, source_connection, store_of
 from tallygate.pipeline.transform import transformed
+from tallygate.records.decoding import COORDINATES, METADATA
 from tallygate.settings import Settings
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spark.checkpoint import Checkpoint
@@ -126,6 +128,7 @@ class Pipeline(PipelineSpec):
     ) -> Job:
         connection = source_connection(self, settings)
         raw, path = self._raw, self.checkpoint_path(settings)
+        asked = settings.section("spark.conf").get(SHUFFLE_PARTITIONS)
         statics = Statics(spark, self.static, lambda: running_dsn(settings))
         return Job(
             self.name,
@@ -149,6 +152,7 @@ class Pipeline(PipelineSpec):
             told,
             note,
             lambda: statics.changed(Checkpoint(spark, path)),
+            int(asked) if asked else None,
             self.delivery,
             isinstance(self.sink, KafkaSink),
             self.where("transform"),
@@ -167,7 +171,11 @@ class Pipeline(PipelineSpec):
         return isinstance(self.sink, Delta)
 
     def checkpoint_path(self, settings: Settings) -> str:
-        return self.checkpoint or str(settings.state_dir / "checkpoints" / self.name)
+        """A socket is read anew with every run, so each run of it has a checkpoint of its own."""
+        name = self.name
+        if any(isinstance(source, Socket) for source in self.streams.values()):
+            name = f"{name}-{int(time.time() * 1000)}"
+        return self.checkpoint or str(settings.state_dir / "checkpoints" / name)
 
     def _frame(
         self,
@@ -184,6 +192,9 @@ class Pipeline(PipelineSpec):
             name: self._stream(spark, source, connection, keeper)
             for name, source in self.streams.items()
         }
+        if self.transform is None and isinstance(self.source, Kafka):
+            extra = set(METADATA.names) - set(COORDINATES)
+            return views["source"].drop(*extra)
         sides = statics.schemas() if checkpoint is None else statics.frames(checkpoint)
         return transformed(spark, self, {**views, **sides})
 

@@ -34,6 +34,8 @@ class Summary:
     letters: int
     seconds: float
     outcome: str
+    late: int = 0
+    """Rows that the watermark had overtaken: they are in no result."""
 
 
 class Counts:
@@ -92,7 +94,10 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
             else QueryError(f"pipeline {job.name!r} stopped: {first_line(failure)}")
         ) from failure
     took = time.monotonic() - started
-    return Summary(counts.batches, counts.records, counts.rows, counts.letters, took, outcome)
+    engine.state()
+    return Summary(
+        counts.batches, counts.records, counts.rows, counts.letters, took, outcome, engine.late
+    )
 
 
 def _outcome(asked: bool, stale: bool) -> str:
@@ -107,7 +112,8 @@ def first_line(error: BaseException) -> str:
         cause: Any = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
-        return str(cause.toString()).strip().splitlines()[0]
+        lines = str(cause.toString()).strip().splitlines()
+        return lines[-1] if "Traceback" in lines[0] else lines[0]
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -198,5 +204,5 @@ class Heart:
             "letters": last.letters,
             "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
             "positions": {f"{topic}/{n}": at for (topic, n), at in last.positions.items()},
-            "state": dict(last.state),
+            "state": self._engine.state(),
         }

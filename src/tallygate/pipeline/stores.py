@@ -9,10 +9,22 @@ from tallygate.settings import Settings
 from tallygate.sinks.delta.store import DeltaStore
 from tallygate.sinks.kafka.store import KafkaStore
 from tallygate.sinks.parquet.store import ParquetStore
+from tallygate.sinks.plain import PlainStore
 from tallygate.sinks.postgres.store import PostgresStore
 from tallygate.sinks.store import Store
 from tallygate.spark.session import check_delta
-from tallygate.spec import Delivery, Delta, Kafka, KafkaSink, Parquet, PipelineSpec, Postgres
+from tallygate.spec import (
+    Console,
+    Delivery,
+    Delta,
+    Foreach,
+    Kafka,
+    KafkaSink,
+    Memory,
+    Parquet,
+    PipelineSpec,
+    Postgres,
+)
 from tallygate.spec.part import Part
 from tallygate.stack import running_connection, running_dsn
 
@@ -43,6 +55,8 @@ def store_of(
         return DeltaStore(sink, name, delivery, spark, settings)
     if isinstance(sink, Parquet):
         return ParquetStore(sink, name, delivery, settings)
+    if isinstance(sink, Console | Memory | Foreach):
+        return PlainStore(sink, name, delivery, spark, settings)
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
 
 

@@ -4,7 +4,7 @@ Every source, static side and named step is a view of its name. What is wrong wi
 with the step's place in the file.
 """
 
-import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +18,9 @@ from pyspark.sql import types as t
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 from tallygate.spec import Join, PipelineSpec, Pivot, Step, Window
+from tallygate.spec.functions import is_reference, referred
 
 __all__ = ["transformed"]
-
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def transformed(
@@ -48,8 +47,7 @@ class _Transform:
                 return self._called(made)
         if isinstance(made, str):
             with self._placed("transform"):
-                function = FUNCTION.fullmatch(made.strip())
-                return self._called(_named(made.strip())) if function else self._sql(made)
+                return self._called(referred(made)) if is_reference(made) else self._sql(made)
         frame = first
         for number, step in enumerate(made):
             with self._placed("transform", number):
@@ -95,7 +93,7 @@ class _Transform:
             return self._sql(step.sql)
         if step.function is not None:
             made = step.function
-            return self._called(_named(made) if isinstance(made, str) else made, begin)
+            return self._called(referred(made) if isinstance(made, str) else made, begin)
         if step.watermark is not None:
             ((column, delay),) = step.watermark.items()
             _check_time(begin, column)
@@ -193,23 +191,7 @@ def _flat(frame: DataFrame) -> DataFrame:
     return frame.selectExpr(*ends, *rest)
 
 
-def _named(text: str) -> Callable[..., Any]:
-    """The function that `module:function` names."""
-    module, _, name = text.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{text!r} cannot be imported: {error}.") from None
-    except AttributeError:
-        raise ConfigError(f"module {module!r} has no {name!r}.") from None
-    if not callable(found):
-        raise ConfigError(f"{text!r} is no function.")
-    return found  # type: ignore[no-any-return]
-
-
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    import inspect
-
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):

@@ -65,6 +65,15 @@ class Checkpoint:
             )
         return _places(enumerate(lines[2:]))
 
+    def setting(self, name: str) -> str | None:
+        """What a setting was when the last batch was planned: the state depends on some."""
+        last = self.planned
+        text = None if last is None else self.read(f"offsets/{last}")
+        if text is None:
+            return None
+        found: str | None = json.loads(text.splitlines()[1]).get("conf", {}).get(name)
+        return found
+
     def ranges(self, batch: int) -> tuple[Range, ...]:
         """The ranges that a batch stands for."""
         end = self.end(batch)

@@ -32,6 +32,8 @@ EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
 STATE_TASKS = "spark.databricks.delta.snapshotPartitions"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+STATE_STORE = "spark.sql.streaming.stateStore"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FEWEST_SHUFFLE_PARTITIONS, MOST_SHUFFLE_PARTITIONS = 2, 64
 LOGS_KEPT = 20
 
@@ -76,6 +78,9 @@ def session(
         "spark.python.daemon.module": "tallygate.spark.daemon",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # State on disk, of which a batch writes down the changes: memory does not grow with keys.
+        f"{STATE_STORE}.providerClass": ROCKSDB,
+        f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_place(master, settings),

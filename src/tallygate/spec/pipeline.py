@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.part import Part
 from tallygate.spec.places import line_of
-from tallygate.spec.sinks import Delivery, Sink, check_delivery
+from tallygate.spec.sinks import Console, Delivery, Foreach, Memory, Sink, check_delivery
 from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
 from tallygate.units import duration_ms
@@ -99,15 +99,25 @@ class PipelineSpec(Part):
             )
         self._check_names()
         check_delivery(self.delivery, self.sink)
-        for name, source in self.streams.items():
-            if isinstance(source, Socket) and self.delivery in ("exactly-once", "idempotent"):
-                raise ValueError(
-                    f"{name} is a socket, which cannot be read twice, so {self.delivery} is not to "
-                    "be had; say `delivery: at-most-once`, or put the lines into Kafka first"
-                )
+        if any(isinstance(source, Socket) for source in self.streams.values()):
+            self._check_socket()
         if self.trigger != "as fast as possible":
             duration_ms(self.trigger)
         return self
+
+    def _check_socket(self) -> None:
+        """A line from a socket is gone once it was read: nothing can be promised but that it does
+        not come twice, and no ledger can say what was lost."""
+        if self.delivery != "at-most-once":
+            raise ValueError(
+                f"reads a socket, which cannot be read twice, so {self.delivery} is not to be had; "
+                "say `delivery: at-most-once`, or put the lines into Kafka first"
+            )
+        if not isinstance(self.sink, Console | Memory | Foreach):
+            raise ValueError(
+                "reads a socket, whose lines no ledger can count; write them to console, memory or "
+                "foreach, or put them into Kafka first"
+            )
 
     def _check_names(self) -> None:
         steps = self.transform if isinstance(self.transform, tuple) else ()

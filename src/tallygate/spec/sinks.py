@@ -123,6 +123,9 @@ class Foreach(Part):
     foreach: Annotated[str | SkipJsonSchema[Callable[..., Any]], SkipValidation] = Field(
         description="What makes the object, as `module:name`."
     )
+    mode: Literal["append", "upsert", "replace"] = Field(
+        "append", description="What a batch holds: new rows, changed rows, or all rows."
+    )
 
     def __init__(self, foreach: Any = None, /, **fields: Any) -> None:
         super().__init__(**({} if foreach is None else {"foreach": foreach}), **fields)
@@ -132,12 +135,18 @@ class Console(Part):
     """The first rows of each batch, printed."""
 
     console: int = Field(20, ge=1, description="How many rows of each batch.")
+    mode: Literal["append", "upsert", "replace"] = Field(
+        "append", description="What a batch holds: new rows, changed rows, or all rows."
+    )
 
 
 class Memory(Part):
     """A temporary view of the Spark session that holds all rows, for tests and notebooks."""
 
     memory: str = Field(min_length=1, description="The view's name.")
+    mode: Literal["append", "replace"] = Field(
+        "append", description="append adds rows, replace keeps those of the last batch."
+    )
 
     def __init__(self, memory: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if memory is None else {"memory": memory}), **fields)
@@ -179,10 +188,10 @@ def check_delivery(delivery: str, sink: Part) -> None:
         raise ValueError("delivery idempotent needs a table with a key; a topic keeps every record")
     if delivery == "idempotent" and not (isinstance(sink, Postgres) and sink.key):
         raise ValueError("delivery idempotent needs sink.key: the columns that identify a row")
-    if isinstance(sink, Foreach | Console | Memory) and delivery != "at-least-once":
+    if isinstance(sink, Foreach | Console | Memory) and delivery in ("exactly-once", "idempotent"):
         raise ValueError(
-            f"sink {type(sink).__name__.lower()} keeps no ledger, so it can only be written "
-            "at-least-once; say `delivery: at-least-once`"
+            f"sink {type(sink).__name__.lower()} keeps no ledger, so {delivery} is not to be had; "
+            "say `delivery: at-least-once`"
         )
     if isinstance(sink, Parquet | Delta) and delivery != "exactly-once":
         raise ValueError(

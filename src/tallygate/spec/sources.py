@@ -75,6 +75,9 @@ class Files(Part):
         {}, description="Options of Spark's reader for the format, as `header`."
     )
 
+    def __init__(self, folder: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if folder is None else {"folder": folder}), **fields)
+
     @model_validator(mode="after")
     def _fits(self) -> "Files":
         if self.format == "text" and self.schema_:

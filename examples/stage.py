@@ -1,0 +1,64 @@
+"""What every example needs: a local stack, its records in Kafka, its result on the screen."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from tallygate import Pipeline, Postgres, Producer, Settings, Stack, Topics, session
+
+__all__ = ["Example", "Records", "fill", "play"]
+
+Records = Iterable[tuple[str, str]]
+"""Keys and values."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pipeline with whatever sink, and what it must give."""
+
+    name: str
+    fields: Mapping[str, Any]
+    """The pipeline's sources, static sides and transform."""
+    expected: Callable[[], list[tuple[Any, ...]]]
+    """The same by plain Python, from the same records."""
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    """With a key rows are upserted, without one they are appended."""
+    topics: Mapping[str, Callable[[], Records]] = field(default_factory=dict)
+
+
+def fill(stack: Stack, settings: Settings, topics: Mapping[str, Callable[[], Records]]) -> None:
+    """Make the topics that are not there yet, and send their records."""
+    admin = Topics(stack.cluster.connection, settings)
+    known = {topic.name for topic in admin.all()}
+    for topic, records in topics.items():
+        if topic in known:
+            continue
+        admin.create(topic, partitions=3, replication=1)
+        with Producer(stack.cluster.connection) as producer:
+            for key, value in records():
+                producer.send(topic, value, key=key)
+
+
+def play(examples: Iterable[Example]) -> None:
+    """Run examples into PostgreSQL on a stack of their own, and show what they gave."""
+    settings = Settings.load({"stack": "examples"})
+    with Stack("examples", brokers=1, purge=True, settings=settings) as stack:
+        spark = session("examples", settings=settings)
+        for example in examples:
+            fill(stack, settings, example.topics)
+            mode = {"mode": "upsert", "key": example.key} if example.key else {}
+            sink = Postgres(example.name, **mode)
+            Pipeline(name=example.name, sink=sink, **example.fields).run(
+                until="available", settings=settings, spark=spark
+            )
+            with psycopg.connect(stack.dsn) as connection:
+                query = f"SELECT {', '.join(example.columns)} FROM {example.name} ORDER BY 1, 2"
+                rows = connection.execute(query.encode()).fetchall()
+            print(f"\n{example.name}: {len(rows)} rows")
+            print("  " + " | ".join(example.columns))
+            for row in rows[:10]:
+                print("  " + " | ".join(str(value) for value in row))
+        spark.stop()

@@ -1,0 +1,173 @@
+"""Sources that are not Kafka, each with the delivery that it can honestly give; sinks without a
+ledger."""
+
+import json
+import shutil
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import Row
+
+from fixtures.flows import Flow
+from fixtures.killing import Killed
+from tallygate import KafkaSink, Pipeline, Stack
+from tallygate.errors import ConfigError, LedgerError, QueryError
+from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.pipeline.status import request_stop
+from tallygate.waiting import wait_until
+
+SCHEMA = "id long, account string"
+
+
+def _files(folder: Path, first: int, count: int) -> None:
+    """`count` files of ten rows each, made whole or not at all."""
+    folder.mkdir(exist_ok=True)
+    for number in range(first, first + count):
+        rows = ({"id": number * 10 + n, "account": f"a{n}"} for n in range(10))
+        partial = folder / f".{number}"
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        partial.rename(folder / f"{number}.json")
+
+
+def _source(folder: Path) -> dict[str, Any]:
+    return {"folder": str(folder), "schema": SCHEMA, "max_files": 1}
+
+
+def test_files_survive_kills(small_stack: Stack, tmp_path: Path) -> None:
+    _files(tmp_path / "in", 0, 6)
+    spec = {
+        "name": "files_killed",
+        "source": _source(tmp_path / "in"),
+        "sink": {"table": "files_killed"},
+    }
+    Killed(tmp_path, spec).through(["rows-written@1", "committed@2", "batch-committed@3"])
+    with psycopg.connect(small_stack.dsn) as connection:
+        rows = connection.execute("SELECT id FROM files_killed ORDER BY 1").fetchall()
+    assert [id for (id,) in rows] == list(range(60))
+
+
+def test_files_without_their_checkpoint_are_refused(flow: Flow) -> None:
+    """Only the checkpoint knows which files were read: to begin anew would write rows twice."""
+    _files(flow.folder / "in", 0, 2)
+    flow.run(source=_source(flow.folder / "in"))
+    shutil.rmtree(flow.checkpoint)
+    _files(flow.folder / "in", 2, 1)
+    with pytest.raises(LedgerError, match="a source that is not Kafka is gone.*rebuild"):
+        flow.run(source=_source(flow.folder / "in"))
+    assert flow.rows() == list(range(20))
+
+
+def test_files_into_a_topic(flow: Flow) -> None:
+    flow.topics.create(f"{flow.name}-out", partitions=2)
+    _files(flow.folder / "in", 0, 3)
+    sink = KafkaSink(f"{flow.name}-out", key="account")
+    flow.run(source=_source(flow.folder / "in"), sink=sink)
+    last = flow.checkpoint / "commits" / "2"
+    last.unlink()
+    (last.parent / ".2.crc").unlink(missing_ok=True)
+    _files(flow.folder / "in", 3, 1)
+    flow.run(source=_source(flow.folder / "in"), sink=sink)
+    batches = read(Reading([f"{flow.name}-out"], exit_at_end=True), flow.stack.cluster.connection)
+    found = [json.loads(to_record(m).value or b"")["id"] for batch in batches for m in batch]
+    assert sorted(found) == list(range(40))
+
+
+def test_a_line_that_does_not_fit_stops_the_pipeline(flow: Flow) -> None:
+    _files(flow.folder / "in", 0, 1)
+    (flow.folder / "in" / "bad.json").write_text('{"id": "no number"}\n')
+    with pytest.raises(QueryError):
+        flow.run(source=_source(flow.folder / "in"))
+    with pytest.raises(ConfigError, match="is no folder"):
+        flow.run(source=_source(flow.folder / "nowhere"))
+
+
+class Server:
+    """Sends a few lines to whoever connects."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._lines = lines
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        client.sendall("".join(f"{line}\n" for line in self._lines).encode())
+        self._client = client  # kept open: a socket that closes ends the query
+
+
+def test_words_from_a_socket_to_the_console(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(["to be or", "not to be"])
+    pipeline = Pipeline(
+        name=flow.name,
+        source={"port": server.port},
+        transform=[
+            {"name": "words", "sql": "SELECT explode(split(value, ' ')) AS word FROM source"},
+            {"sql": "SELECT word, count(*) AS times FROM words GROUP BY word"},
+        ],
+        sink={"console": 10, "mode": "replace"},
+        delivery="at-most-once",
+    )
+    thread = threading.Thread(target=lambda: pipeline.run(settings=flow.settings, spark=flow.spark))
+    thread.start()
+    said = ""
+
+    def shown() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "word=be, times=2" in said and "word=to, times=2" in said
+
+    try:
+        wait_until(shown, 60, lambda: f"the words were not counted: {said}")
+        request_stop(flow.name, flow.settings)
+    finally:
+        thread.join(60)
+
+
+def test_rows_by_rate_into_a_view(flow: Flow) -> None:
+    pipeline = Pipeline(
+        name=flow.name,
+        source={"rate": 100},
+        sink={"memory": flow.name},
+        delivery="at-least-once",
+        checkpoint=str(flow.checkpoint),
+        trigger="500ms",
+    )
+
+    def stop(progress: Any) -> None:
+        if progress.written.rows:
+            request_stop(flow.name, flow.settings)
+
+    pipeline.run(settings=flow.settings, spark=flow.spark, told=stop)
+    values = [row.value for row in flow.spark.sql(f"SELECT value FROM {flow.name}").collect()]
+    assert values
+    assert sorted(values) == list(range(len(values)))
+
+
+def test_an_object_of_the_users_own_for_each_task(flow: Flow, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    class Writer:
+        """Writes what it gets to a file for each task and batch."""
+
+        def open(self, partition: int, batch: int) -> bool:
+            self._file = (folder / f"{batch}-{partition}").open("w")
+            return True
+
+        def process(self, row: Row) -> None:
+            self._file.write(f"{row.id}\n")
+
+        def close(self, error: Exception | None) -> None:
+            self._file.close()
+
+    flow.send(120)
+    flow.run(sink={"foreach": Writer}, delivery="at-least-once")
+    lines = [int(line) for file in folder.iterdir() for line in file.read_text().split()]
+    assert sorted(lines) == list(range(120))
+    with pytest.raises(ConfigError, match="has no method process"):
+        flow.run(sink={"foreach": "pathlib:Path"}, delivery="at-least-once")

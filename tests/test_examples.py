@@ -1,0 +1,141 @@
+"""Every example gives what plain Python gives from the same records, in every sink that fits, with
+the driver killed twice in the middle."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyarrow.dataset import dataset
+from pyspark.sql import SparkSession
+
+from tallygate import Stack, Topics
+from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.settings import Settings
+
+FOLDER = Path(__file__).parent.parent / "examples"
+FILES = ("beach_sightings", "payments", "weather_stations", "word_count")
+PROGRAM = textwrap.dedent(
+    """
+    import json, sys
+    from concurrent.futures import ThreadPoolExecutor
+    from tallygate import Pipeline, Settings, session
+
+    config, specs = json.load(sys.stdin)
+    settings = Settings.load({"stack": "small"})
+    spark = session("examples", config=config, settings=settings, delta=True)
+
+    def run(spec):
+        return Pipeline(**spec).run(until="available", settings=settings, spark=spark)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(run, spec) for spec in specs]:
+            done.result()
+    spark.stop()
+    """
+)
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+KILLS = ("committed@1", "ledger-moved@2")
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[list[Any]]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield [each for name in FILES for each in importlib.import_module(name).EXAMPLES]
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def _sinks(example: Any, folder: Path) -> dict[str, dict[str, Any]]:
+    mode = {"mode": "upsert", "key": list(example.key)} if example.key else {}
+    found: dict[str, dict[str, Any]] = {"table": {"table": f"{example.name}_table", **mode}}
+    found["delta"] = {"delta": str(folder / f"{example.name}.delta"), **mode}
+    if not example.key:
+        found["topic"] = {"topic": f"{example.name}_topic"}
+        found["parquet"] = {"parquet": str(folder / f"{example.name}.parquet")}
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_every_example_in_every_sink(
+    examples: list[Any],
+    small_stack: Stack,
+    spark: SparkSession,
+    settings: Settings,
+    tmp_path: Path,
+) -> None:
+    stage = importlib.import_module("stage")
+    specs, checks = [], []
+    for example in examples:
+        stage.fill(small_stack, settings, example.topics)
+        for kind, sink in _sinks(example, tmp_path).items():
+            name = f"{example.name}_{kind}"
+            if kind == "topic":
+                Topics(small_stack.cluster.connection, settings).create(name, partitions=2)
+            place = {"name": name, "sink": sink, "checkpoint": str(tmp_path / name)}
+            specs.append({**place, **example.fields})
+            checks.append((example, kind, sink))
+    for point in (*KILLS, None):
+        environment = {**os.environ, **({} if point is None else {"TALLYGATE_FAIL_AT": point})}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            input=json.dumps([QUICK, specs]),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=400,
+            check=False,
+        )
+        expected = 0 if point is None else -signal.SIGKILL
+        assert done.returncode == expected, done.stdout + done.stderr
+    wrong = [
+        f"{example.name} in {kind}: {len(found)} rows, {len(wanted)} wanted"
+        for example, kind, sink in checks
+        if (found := _found(small_stack, spark, example, kind, sink))
+        != (wanted := sorted(example.expected(), key=str))
+    ]
+    assert wrong == []
+
+
+def _found(
+    stack: Stack, spark: SparkSession, example: Any, kind: str, sink: dict[str, Any]
+) -> list[Any]:
+    columns = list(example.columns)
+    if kind == "topic":
+        batches = read(Reading([sink["topic"]], exit_at_end=True), stack.cluster.connection)
+        rows = [json.loads(to_record(m).value or b"") for batch in batches for m in batch]
+        kinds = {name: _kind(example.expected()[0][i]) for i, name in enumerate(columns)}
+        found = [tuple(kinds[name](row[name]) for name in columns) for row in rows]
+    elif kind == "table":
+        with psycopg.connect(stack.dsn) as connection:
+            query = f"SELECT {', '.join(columns)} FROM {sink['table']}"
+            found = connection.execute(query.encode()).fetchall()
+    elif kind == "parquet":
+        table = dataset(sink["parquet"]).to_table(columns=columns)
+        found = [tuple(row.values()) for row in table.to_pylist()]
+    else:
+        frame = spark.read.format("delta").load(sink["delta"]).select(*columns)
+        found = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
+    return sorted((tuple(_plain(value) for value in row) for row in found), key=str)
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return datetime.fromisoformat
+    return Decimal if isinstance(value, Decimal) else lambda each: each
+
+
+def _plain(value: Any) -> Any:
+    """Times without their zone, which is UTC everywhere here."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
