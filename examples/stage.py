@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import psycopg
 
 from tallygate import Pipeline, Postgres, Producer, Settings, Stack, Topics, session
 
-__all__ = ["Example", "Records", "fill", "play"]
+__all__ = ["Example", "Records", "fill", "play", "shown"]
+
+SHOWN = 6
 
 Records = Iterable[tuple[str, str]]
 """Keys and values."""
@@ -55,10 +58,19 @@ def play(examples: Iterable[Example]) -> None:
                 until="available", settings=settings, spark=spark
             )
             with psycopg.connect(stack.dsn) as connection:
-                query = f"SELECT {', '.join(example.columns)} FROM {example.name} ORDER BY 1, 2"
-                rows = connection.execute(query.encode()).fetchall()
-            print(f"\n{example.name}: {len(rows)} rows")
-            print("  " + " | ".join(example.columns))
-            for row in rows[:10]:
-                print("  " + " | ".join(str(value) for value in row))
+                query = f"SELECT {', '.join(example.columns)} FROM {example.name}"
+                print(shown(example, connection.execute(query.encode()).fetchall()))
         spark.stop()
+
+
+def shown(example: Example, rows: Iterable[tuple[Any, ...]]) -> str:
+    """The first rows as text."""
+    listed = sorted(rows)
+    lines = [f"{example.name}: {len(listed)} rows", " | ".join(example.columns)]
+    for row in listed[:SHOWN]:
+        lines.append(" | ".join(_text(value) for value in row))
+    return "\n".join([*lines, "…"] if len(listed) > SHOWN else lines) + "\n"
+
+
+def _text(value: Any) -> str:
+    return f"{value:%Y-%m-%d %H:%M}" if isinstance(value, datetime) else str(value)

@@ -1,18 +1,22 @@
-"""Writes docs/cli.md from the commands themselves and docs/pipeline.schema.json from the model of
-a pipeline; a test fails when one is out of date."""
+"""Writes docs/cli.md from the commands themselves, docs/pipeline.schema.json from the model of a
+pipeline and docs/examples.md from the examples; a test fails when one is out of date."""
 
+import importlib
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 
 from tallygate import errors
 from tallygate.cli import app
 from tallygate.spec import PipelineSpec
 
 SCHEMA = Path(__file__).parent.parent / "docs" / "pipeline.schema.json"
+EXAMPLES = SCHEMA.parent / "examples.md"
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# The command line
 
@@ -71,6 +75,47 @@ def schema() -> str:
     return json.dumps(PipelineSpec.model_json_schema(by_alias=True), indent=2) + "\n"
 
 
+EXAMPLES_HEAD = """# Examples
+
+Each is one file with its own data. It starts a stack of its own, runs its pipelines into
+PostgreSQL and prints what they gave:
+
+```text
+.venv/bin/python examples/payments.py
+```
+
+A test runs all of them into every sink that fits, kills the driver twice on the way, and compares
+the result with what plain Python makes of the same records; what is printed below is that. This page
+is written by `make docs`.
+"""
+
+
+def examples() -> str:
+    folder = SCHEMA.parent.parent / "examples"
+    sys.path.insert(0, str(folder))
+    stage = importlib.import_module("stage")
+    text = EXAMPLES_HEAD
+    for name in ("word_count", "beach_sightings", "weather_stations", "payments"):
+        module = importlib.import_module(name)
+        lines = (module.__doc__ or "").split("\n\n")[0]
+        text += f"\n## [{name}.py](../examples/{name}.py)\n\n{lines}\n"
+        for example in module.EXAMPLES:
+            transform = example.fields["transform"]
+            written = yaml.safe_dump(_tidy(transform), sort_keys=False, width=90).rstrip()
+            shown = stage.shown(example, example.expected()).rstrip()
+            text += f"\n```yaml\n{written}\n```\n\n```text\n{shown}\n```\n"
+    return text
+
+
+def _tidy(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, dict):
+        return {key: _tidy(each) for key, each in value.items()}
+    return [_tidy(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 if __name__ == "__main__":
+    EXAMPLES.write_text(examples())
     TARGET.write_text(reference())
     SCHEMA.write_text(schema())

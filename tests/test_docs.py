@@ -95,7 +95,7 @@ def test_every_setting_is_documented() -> None:
         assert f"| `{section}.*` | {meaning} |" in text
 
 
-def test_the_reference_of_the_command_line_is_up_to_date() -> None:
+def test_pages_that_are_written_by_a_program_are_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
     assert spec is not None
     assert spec.loader is not None
@@ -103,6 +103,7 @@ def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "cli.md").read_text() == module.reference(), "run `make docs`"
     assert (ROOT / "docs" / "pipeline.schema.json").read_text() == module.schema(), "`make docs`"
+    assert (ROOT / "docs" / "examples.md").read_text() == module.examples(), "run `make docs`"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
