@@ -85,8 +85,8 @@ PostgreSQL and prints what they gave:
 ```
 
 A test runs all of them into every sink that fits, kills the driver twice on the way, and compares
-the result with what plain Python makes of the same records; what is printed below is that. This page
-is written by `make docs`.
+the result with what plain Python makes of the same records; what is printed below is that. This
+page is written by `make docs`.
 """
 
 
