@@ -24,7 +24,17 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 from ratios import conclude, ratio
 
-from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Producer, Settings, Stack, Topics
+from tallygate import (
+    Kafka,
+    KafkaSink,
+    Parquet,
+    Pipeline,
+    Postgres,
+    Producer,
+    Settings,
+    Stack,
+    Topics,
+)
 from tallygate import session as spark_session
 from tallygate.demo import jdbc
 from tallygate.kafka.loader import Load, load
@@ -81,7 +91,9 @@ class Bench:
         text = f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event"
         return self.raw(topic).selectExpr(text).select("event.*")
 
-    def query(self, frame: DataFrame, write: Callable[[DataFrame, int], None]) -> list[float]:
+    def query(
+        self, frame: DataFrame, write: Callable[[DataFrame, int], None], mode: str = "append"
+    ) -> list[float]:
         """The times between the ends of batches, of a plain foreachBatch."""
         ends: list[float] = []
 
@@ -90,9 +102,9 @@ class Bench:
             ends.append(time.perf_counter())
 
         with tempfile.TemporaryDirectory() as checkpoint:
-            frame.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint).trigger(
-                availableNow=True
-            ).start().awaitTermination()
+            writer = frame.writeStream.foreachBatch(each).outputMode(mode)
+            writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+            writer.start().awaitTermination()
         return ends
 
     def rate(self, ends: list[float]) -> float:
@@ -132,7 +144,7 @@ class Bench:
     def run(
         self,
         name: str,
-        sink: Postgres | KafkaSink,
+        sink: Postgres | KafkaSink | Parquet,
         transform: str | None,
         source: Kafka | None = None,
     ) -> float:

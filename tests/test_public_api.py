@@ -14,7 +14,7 @@ ROOT = SOURCE.parent.parent
 
 # Lower parts never import higher ones. Parts on one line may import each other.
 LAYERS = (
-    ("errors", "waiting", "paths", "units", "progress"),
+    ("errors", "waiting", "paths", "units", "progress", "exchange"),
     ("process", "ports", "settings", "failpoints"),
     ("records.record", "records.files", "records.avro", "records.shape"),
     (

@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -356,3 +357,34 @@ def test_shuffle_partitions_of_a_pipeline_with_state_cannot_change(flow: Flow) -
         ConfigError, match="2 shuffle partitions .* says 7. Set it back, or rebuild"
     ):
         flow.run(transform=COUNTS, sink=sink)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_folder_of_a_pipeline_with_state_is_rebuilt(flow: Flow, kind: str) -> None:
+    """Dedup keeps state: without its checkpoint it is refused, and a rebuild gives each id once."""
+    folder = flow.folder / "rows"
+    steps = [
+        {"name": "timed", "sql": "SELECT id, _timestamp AS at FROM source"},
+        {"watermark": {"at": "1 hour"}},
+        {"dedup": ["id"]},
+    ]
+    given = {"transform": steps, "sink": {kind: str(folder)}}
+    flow.send(50)
+    flow.run(**given)
+    shutil.rmtree(flow.checkpoint)
+    flow.send_text(['{"id": 3}', '{"id": 4}'])
+    flow.send(20)
+    with pytest.raises(LedgerError, match="of a pipeline with state is gone.*rebuild"):
+        flow.run(**given)
+    done = rebuild(flow.pipeline(**given), settings=flow.settings, spark=flow.spark)
+    assert _ids(flow, kind, folder) == list(range(70))
+    assert _ids(flow, kind, Path(str(done.before))) == list(range(50))
+    flow.send_text(['{"id": 5}'])
+    flow.send(10)
+    flow.run(**given)
+    assert _ids(flow, kind, folder) == list(range(80))
+
+
+def _ids(flow: Flow, kind: str, folder: Path) -> list[int]:
+    frame = flow.spark.read.format(kind).load(str(folder))
+    return sorted(row.id for row in frame.select("id").collect())

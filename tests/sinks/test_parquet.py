@@ -332,16 +332,11 @@ POINTS = (
 def test_rows_survive_every_kill_and_no_reader_sees_anything_else(
     payments: Callable[..., str], killed: Callable[..., Killed], tmp_path: Path
 ) -> None:
-    try:
-        import duckdb  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        duckdb = None
-
     def survives(way: str, driver_rows: int, points: Sequence[str]) -> None:
         name, folder = f"killed-parquet-{way}", tmp_path / way
         topic = payments(f"{name}-source", NUMBERS)
         sink = {"parquet": str(folder), "driver_rows": driver_rows}
-        with Watcher(folder, duckdb=duckdb) as watcher:
+        with Watcher(folder) as watcher:
             killed(name, topic, sink).through(points)
         assert not watcher.wrong
         assert watcher.looks > 100

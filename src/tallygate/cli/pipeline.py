@@ -144,7 +144,7 @@ def stop(
 
 @with_settings
 def rebuild(file: File, *, settings: "Settings") -> None:
-    """Compute a pipeline's table anew from the earliest record, and swap it in at once."""
+    """Compute a table or folder anew from the earliest record, and swap it in at once."""
     from tallygate.pipeline.pipeline import Pipeline
     from tallygate.pipeline.rebuild import rebuild as compute
     from tallygate.spark.session import session
@@ -165,7 +165,7 @@ def rebuild(file: File, *, settings: "Settings") -> None:
         spark.stop()
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
-        print(f"The table that it replaces is kept as {done.before}.")
+        print(f"What it replaces is kept as {done.before}.")
 
 
 def _quiet() -> None:

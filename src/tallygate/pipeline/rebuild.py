@@ -5,11 +5,17 @@ copy of it, with a name, a table and a checkpoint of its own, reads the source f
 When it has caught up, one transaction takes the pipeline's next epoch, which fences a run that may
 still be alive, and exchanges tables and ledger rows. Readers see the old table until then, and the
 new one from then on.
+
+Folders of Parquet and Delta tables hold their ledger themselves: the copy keeps the pipeline's
+name, and the two folders change places in one step. Nothing fences a run there that is still alive,
+so there must be none.
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,14 +23,16 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tallygate.errors import ConfigError, LedgerError
+from tallygate.exchange import exchange
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.pipeline.running import Summary
+from tallygate.pipeline.status import pipelines
 from tallygate.postgres.connecting import connect
 from tallygate.settings import Settings
 from tallygate.sinks.postgres.table import Target
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spec import Files, Kafka, Postgres, Rate, Socket
+from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
 from tallygate.stack import running_dsn
 
 __all__ = ["Rebuilt", "rebuild"]
@@ -46,8 +54,13 @@ def rebuild(
     told: Callable[[Progress], None] = lambda _: None,
 ) -> Rebuilt:
     sink = pipeline.sink
+    if isinstance(sink, Parquet | Delta):
+        return _rebuild_folder(pipeline, sink, settings, spark, told)
     if not isinstance(sink, Postgres):
-        raise ConfigError("only pipelines into PostgreSQL can be rebuilt: a topic keeps its past.")
+        raise ConfigError(
+            "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
+            "another name into another topic."
+        )
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
         target = Target.parse(sink.table, connection)
@@ -64,11 +77,56 @@ def rebuild(
             }
         ).run(until="available", settings=settings, spark=spark, told=told)
         before = _swap(connection, pipeline.name, name, target, copy)
+    _take_over(checkpoint, path, spark)
+    return Rebuilt(summary, before)
+
+
+def _take_over(checkpoint: Checkpoint, path: str, spark: SparkSession) -> None:
+    """Put the new checkpoint in the place of the old one, if there is one."""
     old = Checkpoint(spark, path)
     if old.exists:
         old.set_aside(f"before-rebuild-{int(time.time())}")
     checkpoint.rename(path)
-    return Rebuilt(summary, before)
+
+
+def _rebuild_folder(
+    pipeline: Pipeline,
+    sink: Parquet | Delta,
+    settings: Settings,
+    spark: SparkSession,
+    told: Callable[[Progress], None],
+) -> Rebuilt:
+    field = "parquet" if isinstance(sink, Parquet) else "delta"
+    place = Path(getattr(sink, field).removeprefix("file:")).resolve()
+    running = {each.name for each in pipelines(settings) if each.state == "running"}
+    if pipeline.name in running:
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} runs; `tallygate stop {pipeline.name}` first."
+        )
+    if not place.exists():
+        raise LedgerError(f"{place} does not exist; there is nothing to rebuild.")
+    copy = place.with_name(f"{place.name}__rebuild")
+    hidden = copy.with_name(f".{copy.name}.tallygate")
+    for left in (copy, hidden):  # by a rebuild that did not finish
+        shutil.rmtree(left, ignore_errors=True)
+    path = pipeline.checkpoint_path(settings)
+    checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
+    summary = pipeline.model_copy(
+        update={
+            "checkpoint": checkpoint.path,
+            **_from_the_start(pipeline),
+            "sink": sink.model_copy(update={field: str(copy)}),
+        }
+    ).run(until="available", settings=settings, spark=spark, told=told)
+    exchange(place, copy)
+    before = place.with_name(f"{place.name}__before_{int(time.time())}")
+    copy.rename(before)
+    shutil.rmtree(hidden, ignore_errors=True)
+    if isinstance(sink, Delta):
+        jvm: Any = spark.sparkContext._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # it knows the tables by their paths
+    _take_over(checkpoint, path, spark)
+    return Rebuilt(summary, str(before))
 
 
 def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
