@@ -16,9 +16,10 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,21 @@ class Bench:
         self.topics = Topics(self.connection, settings)
         self.number = 0
         self.size = rows
+
+    @classmethod
+    @contextmanager
+    def opened(cls, rows: int, batches: int) -> Iterator[Self]:
+        """On a stack and a session of its own, with the topic filled."""
+        with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
+            Path(folder).chmod(0o755)
+            settings = Settings.load({"state.dir": folder})
+            with Stack(brokers=1, purge=True, settings=settings) as stack:
+                spark = spark_session("bench", settings=settings)
+                bench = cls(stack, spark, settings, rows)
+                bench.size = rows // batches
+                bench.fill(TOPIC)
+                yield bench
+                spark.stop()
 
     def fill(self, topic: str) -> None:
         self.topics.create(topic, partitions=PARTITIONS, replication=1)
@@ -283,16 +299,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-seconds", type=int, default=30)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings.load({"state.dir": folder})
-        with Stack(brokers=1, purge=True, settings=settings) as stack:
-            spark = spark_session("bench", settings=settings)
-            bench = Bench(stack, spark, settings, given.rows)
-            bench.size = given.rows // given.batches
-            bench.fill(TOPIC)
-            results = measure(bench, given.rounds, given.latency_seconds)
-            spark.stop()
+    with Bench.opened(given.rows, given.batches) as bench:
+        results = measure(bench, given.rounds, given.latency_seconds)
     conclude("pipelines", results)
 
 

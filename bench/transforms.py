@@ -14,22 +14,20 @@ after the first.
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
-from pipelines import SCHEMA, TOPIC, Bench
+from pipelines import SCHEMA, Bench
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from ratios import conclude, ratio
 
-from tallygate import Kafka, Parquet, Pipeline, Postgres, Settings, Stack
-from tallygate import session as spark_session
+from tallygate import Kafka, Parquet, Pipeline, Postgres
 from tallygate.demo import jdbc
 
+MANY, BATCHES = "many", 15
 WINDOWS = """
     SELECT window.start AS start, account, count(*) AS payments, sum(amount) AS total
     FROM (SELECT timestamp_seconds(id DIV 100) AS at, account % 50 AS account, amount FROM source)
@@ -100,6 +98,16 @@ class Transforms(Bench):
             assert self.spark.read.parquet(f"{folder}/rows").count() == self.rows
         return (self.rows - self.size) / sum(seconds[1:])
 
+    def memory(self, keys: int) -> dict[str, Any]:
+        """With a topic of its own, of as many records as there are to be keys."""
+        self.rows = keys
+        self.fill(MANY)
+        sizes = self.state(keys, BATCHES)
+        said = f"memory while {keys:,} keys pass through a watermark, MiB"
+        third = BATCHES // 3
+        last, first = max(sizes[-third:]), max(sizes[:third])
+        return ratio(said, last, first, 1.2, at_most=True, samples=sizes)
+
     def state(self, keys: int, batches: int) -> list[float]:
         """Mebibytes of the JVM, Python and its workers after each batch."""
         sizes: list[float] = []
@@ -119,7 +127,7 @@ class Transforms(Bench):
         with tempfile.TemporaryDirectory() as folder:
             Pipeline(
                 name=self.fresh("state"),
-                source=Kafka(TOPIC, schema=SCHEMA, max_records=keys // batches),
+                source=Kafka(MANY, schema=SCHEMA, max_records=keys // batches),
                 transform=keyed,
                 sink=Parquet(f"{folder}/keys"),
                 checkpoint=f"{folder}/checkpoint",
@@ -134,26 +142,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keys", type=int, default=5_000_000)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings.load({"state.dir": folder})
-        with Stack(brokers=1, purge=True, settings=settings) as stack:
-            spark = spark_session("bench", settings=settings)
-            bench = Transforms(stack, spark, settings, given.rows)
-            bench.size = given.rows // given.batches
-            bench.fill(TOPIC)
-            results = measure(bench, given.rounds)
-            if given.keys:
-                bench.topics.delete([TOPIC])
-                time.sleep(3)
-                bench.rows = given.keys
-                bench.fill(TOPIC)
-                sizes = bench.state(given.keys, 15)
-                said = f"memory while {given.keys:,} keys pass through a watermark, MiB"
-                results.append(
-                    ratio(said, max(sizes[10:]), max(sizes[:5]), 1.2, at_most=True, samples=sizes)
-                )
-            spark.stop()
+    with Transforms.opened(given.rows, given.batches) as bench:
+        results = measure(bench, given.rounds)
+        if given.keys:
+            results.append(bench.memory(given.keys))
     conclude("transforms", results)
 
 

@@ -84,7 +84,7 @@ PostgreSQL and prints what they gave:
 .venv/bin/python examples/payments.py
 ```
 
-A test runs all of them into every sink that fits, kills the driver twice on the way, and compares
+A test runs all of them into every sink that fits, kills the driver once for each, and compares
 the result with what plain Python makes of the same records; what is printed below is that. This
 page is written by `make docs`.
 """

@@ -72,10 +72,14 @@ LAYERS = (
     ("pipeline.running",),
     ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
     ("pipeline.rebuild",),
+    ("audit.verdict", "audit.claims", "audit.table", "audit.recompute"),
+    ("audit.comparing",),
+    ("audit.audit",),
     ("doctor", "demo"),
     ("cli.output",),
     ("cli.options",),
     (
+        "cli.audit",
         "cli.cluster",
         "cli.consume",
         "cli.dead_letters",
@@ -163,7 +167,17 @@ def test_importing_the_package_is_quick() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    packages = {"", "consumer", "kafka", "ledger", "pipeline", "postgres", "records", "sinks"}
+    packages = {
+        "",
+        "audit",
+        "consumer",
+        "kafka",
+        "ledger",
+        "pipeline",
+        "postgres",
+        "records",
+        "sinks",
+    }
     packages |= {"sinks.delta", "sinks.kafka", "sinks.parquet", "sinks.postgres", "spark", "spec"}
     layered = {name for layer in LAYERS for name in layer}
     assert set(_modules()) - packages == layered

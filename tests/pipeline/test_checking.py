@@ -74,6 +74,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         "rand.* rows go to lanes",
     ),
     (
+        "SELECT a.id FROM source a JOIN source b ON a.id = b.id",
+        {},
+        "topic 'sightings' is read twice",
+    ),
+    (
         "SELECT source.*, row_number() OVER (PARTITION BY animal ORDER BY at) AS n FROM source",
         {},
         "Spark cannot run this as a stream: Window function",
@@ -129,6 +134,23 @@ def test_a_join_of_streams_without_watermarks_is_a_warning_or_refused(
     assert seen["state"].endswith("for ever")
     with pytest.raises(ConfigError, match="outer join of two streams.*BETWEEN"):
         _look(spark, settings, inner.replace("JOIN", "LEFT JOIN"), **TWO)
+
+
+def test_a_subquery_may_shuffle(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """It becomes a join later, so its rows are not written partition by partition."""
+    (tmp_path / "names.csv").write_text("shark\n")
+    static = {"names": {"file": str(tmp_path / "names.csv"), "schema": "animal string"}}
+    query = "SELECT id FROM source WHERE animal IN (SELECT animal FROM names)"
+    seen = _look(spark, settings, query, static=static)
+    assert seen["plan"] == "a join with a static side, which may shuffle"
+    assert seen["commit"] == "exactly-once, staged; small batches by the driver"
+
+
+def test_an_aggregate_that_replaces_its_table_can_be_sorted_and_limited(
+    spark: SparkSession, settings: Settings
+) -> None:
+    query = "SELECT animal, count(*) AS n FROM source GROUP BY animal ORDER BY n DESC LIMIT 3"
+    _look(spark, settings, query, sink=Postgres("t", mode="replace"))
 
 
 def test_what_check_shows(spark: SparkSession, settings: Settings) -> None:
@@ -198,5 +220,14 @@ def test_a_socket_gives_what_it_can() -> None:
     with pytest.raises(ConfigError, match="no ledger can count"):
         Pipeline(**socket, sink=Postgres("t"), delivery="at-most-once")
     Pipeline(**socket, sink={"console": 5}, delivery="at-most-once")
+    with pytest.raises(ConfigError, match="comes again after a crash"):
+        Pipeline(
+            name="s",
+            source=Kafka("t", format="text"),
+            sink={"console": 5},
+            delivery="at-most-once",
+        )
+    with pytest.raises(ConfigError, match=r"source\.rate input should be greater than 0"):
+        Pipeline(name="s", source={"rate": 0}, sink=Postgres("t"))
     with pytest.raises(ConfigError, match="sink console keeps no ledger"):
         Pipeline(name="s", source=Kafka("t", format="text"), sink={"console": 5})

@@ -1,13 +1,11 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
 import shutil
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -15,7 +13,6 @@ from fixtures.flows import SCHEMA, Flow
 from fixtures.proxy import Proxy
 from tallygate import Kafka, Postgres
 from tallygate.errors import ConfigError, FencedError, LedgerError, LostRangeError, TargetError
-from tallygate.kafka import clients
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
 from tallygate.pipeline.status import request_stop
@@ -104,26 +101,9 @@ def test_a_ledger_behind_the_checkpoint(flow: Flow) -> None:
 def test_the_same_pipeline_started_twice(flow: Flow) -> None:
     """The newer run fences the older one, which stops and names it; nothing is there twice."""
     flow.send(50)
-    failures: list[BaseException] = []
-    seen = threading.Event()
-
-    def older() -> None:
-        try:
-            flow.pipeline(checkpoint=str(flow.folder / "first")).run(
-                settings=flow.settings, spark=flow.spark, told=lambda _: seen.set()
-            )
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=older)
-    thread.start()
-    assert seen.wait(60)
-    flow.run()
-    flow.send(50)
-    thread.join(30)
-    assert isinstance(failures[0], FencedError)
-    assert "run 2 took over on" in str(failures[0])
-    flow.run()
+    failure = flow.run_twice_at_once()
+    assert isinstance(failure, FencedError)
+    assert "run 2 took over on" in str(failure)
     flow.check()
 
 
@@ -131,9 +111,7 @@ def test_retention_overtook_the_reader(flow: Flow) -> None:
     flow.send(30, partition=1)
     flow.run()
     flow.send(30, partition=1)
-    admin = clients.admin(flow.stack.cluster.connection)
-    for future in admin.delete_records([TopicPartition(flow.name, 1, 45)]).values():
-        future.result()
+    flow.retire(1, 45)
     with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
         flow.run()
     flow.run(accept_loss=True)

@@ -19,10 +19,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Topics, write_stream
-from tallygate.errors import ConfigError, LostRangeError
+from tallygate.errors import ConfigError, LedgerError, LostRangeError
 from tallygate.kafka import clients
 from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.sinks.local_run import LocalRun
 from tallygate.waiting import wait_until
+
+LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
 
 
 def _yaml(flow: Flow) -> str:
@@ -315,20 +318,29 @@ def test_a_kafka_sink_on_the_same_cluster(flow: Flow, plan: str) -> None:
     assert traced == ({"tallygate.source"} if plan == "narrow" else set())
 
 
-def test_retention_overtook_a_kafka_pipeline(flow: Flow) -> None:
-    from confluent_kafka import TopicPartition
+def test_a_topics_pipeline_cannot_change_its_way(flow: Flow) -> None:
+    """By partition and in lanes the ledger is kept differently; neither can read the other's."""
+    flow.topics.create(f"{flow.name}-out")
+    flow.send(20)
+    sink = KafkaSink(f"{flow.name}-out")
+    flow.run(sink=sink)
+    flow.send(20)
+    with pytest.raises(LedgerError, match="was written by partition so far and would be lanes"):
+        flow.run(sink=sink, transform=LANES)
+
+
+@pytest.mark.parametrize("transform", [None, LANES], ids=["narrow", "lanes"])
+def test_retention_overtook_a_kafka_pipeline(flow: Flow, transform: str | None) -> None:
 
     target = f"{flow.name}-out"
     flow.topics.create(target)
     flow.send(30, partition=1)
-    flow.run(sink=KafkaSink(target))
+    flow.run(sink=KafkaSink(target), transform=transform)
     flow.send(30, partition=1)
-    admin = clients.admin(flow.stack.cluster.connection)
-    for future in admin.delete_records([TopicPartition(flow.name, 1, 45)]).values():
-        future.result()
+    flow.retire(1, 45)
     with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\)"):
-        flow.run(sink=KafkaSink(target))
-    flow.run(sink=KafkaSink(target), accept_loss=True)
+        flow.run(sink=KafkaSink(target), transform=transform)
+    flow.run(sink=KafkaSink(target), transform=transform, accept_loss=True)
     batches = read(Reading([target], exit_at_end=True), flow.stack.cluster.connection)
     assert sum(len(batch) for batch in batches) == 45
 
@@ -369,3 +381,16 @@ def test_a_table_of_the_store_can_be_read_while_it_is_written(flow: Flow) -> Non
     flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=look)
     assert len(seen) == 3
     assert all(rows == offsets for rows, offsets in seen)
+
+
+def test_a_run_leaves_the_record_of_another_alone(tmp_path: Path) -> None:
+    """One that never began, or that was taken over, must not end the run that lives."""
+    older, newer, failed = (LocalRun(tmp_path, "p") for _ in range(3))
+    older.begin(target="t", delivery="exactly-once", run=1)
+    newer.begin(target="t", delivery="exactly-once", run=2)
+    older.beat({"batch": 7})
+    older.end("failed: fenced")
+    failed.end("failed: a typo")
+    assert (newer.read()["run"], newer.read()["outcome"]) == (2, None)
+    newer.end("done")
+    assert newer.read()["outcome"] == "done"

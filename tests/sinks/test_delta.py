@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -130,27 +129,10 @@ def test_batch_ids_as_numbers_lose_rows_when_the_checkpoint_is_lost(lake: Lake) 
 def test_a_newer_run_fences_the_older_one(lake: Lake) -> None:
     flow = lake.flow
     flow.send(50)
-    failures: list[BaseException] = []
-    seen = threading.Event()
-
-    def older() -> None:
-        try:
-            flow.pipeline(sink=Delta(lake.path), checkpoint=str(flow.folder / "first")).run(
-                settings=flow.settings, spark=flow.spark, told=lambda _: seen.set()
-            )
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=older)
-    thread.start()
-    assert seen.wait(60)
-    lake.run()
-    flow.send(50)
-    thread.join(60)
-    assert isinstance(failures[0], FencedError)
-    assert "run 1 of pipeline" in str(failures[0])
-    assert "run 2 took over on" in str(failures[0])
-    lake.run()
+    failure = flow.run_twice_at_once(sink=Delta(lake.path))
+    assert isinstance(failure, FencedError)
+    assert "run 1 of pipeline" in str(failure)
+    assert "run 2 took over on" in str(failure)
     lake.check()
 
 

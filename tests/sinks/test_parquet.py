@@ -1,7 +1,6 @@
 """The Parquet sink: each record once, for readers that know nothing of the ledger."""
 
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -20,7 +18,6 @@ from fixtures.killing import Killed, is_bad
 from fixtures.readers import Watcher, rows_of
 from tallygate import DeadLetters, Kafka
 from tallygate.errors import ConfigError, FencedError, InputError, LedgerError, TargetError
-from tallygate.kafka import clients
 from tallygate.ledger.ranges import Range
 from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import Folder
@@ -183,26 +180,9 @@ def test_the_same_pipeline_started_twice(lake: Lake) -> None:
     """The newer run fences the older one, which stops and names it; nothing is there twice."""
     flow = lake.flow
     flow.send(50)
-    failures: list[BaseException] = []
-    seen = threading.Event()
-
-    def older() -> None:
-        try:
-            flow.pipeline(checkpoint=str(flow.folder / "first"), sink=lake.sink()).run(
-                settings=flow.settings, spark=flow.spark, told=lambda _: seen.set()
-            )
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=older)
-    thread.start()
-    assert seen.wait(60)
-    lake.run()
-    flow.send(50)
-    thread.join(30)
-    assert isinstance(failures[0], FencedError)
-    assert "run 2 took over on" in str(failures[0])
-    lake.run()
+    failure = flow.run_twice_at_once(sink=lake.sink())
+    assert isinstance(failure, FencedError)
+    assert "run 2 took over on" in str(failure)
     lake.check()
 
 
@@ -211,9 +191,7 @@ def test_retention_overtook_the_reader(lake: Lake) -> None:
     flow.send(30, partition=1)
     lake.run()
     flow.send(30, partition=1)
-    admin = clients.admin(flow.stack.cluster.connection)
-    for future in admin.delete_records([TopicPartition(flow.name, 1, 45)]).values():
-        future.result()
+    flow.retire(1, 45)
     lake.run(accept_loss=True)
     assert lake.ids() == [*range(30), *range(45, 60)]
     assert lake.newest.lost == (Range(flow.name, 1, 30, 45),)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tallygate import __version__
-from tallygate.cli import cluster, dead_letters, lake, machine, pipeline, stack, topic
+from tallygate.cli import audit, cluster, dead_letters, lake, machine, pipeline, stack, topic
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 stack.register(app)
 pipeline.register(app)
+audit.register(app)
 lake.register(app)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")

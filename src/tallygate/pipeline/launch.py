@@ -10,6 +10,7 @@ a topic that was made anew, or records that retention removed before they were r
 with the exact ranges.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,10 @@ __all__ = ["SHUFFLE_PARTITIONS", "Job", "diagnose", "launch", "look"]
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+# Views and settings belong to the session, which several pipelines may share: while one of them
+# builds its frame or starts its query, none of the others may change them.
+_ONE_AT_A_TIME = threading.RLock()
+
 
 @dataclass(frozen=True)
 class Job:
@@ -56,8 +61,14 @@ class Job:
     accept_loss: bool = False
     told: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
+    ready: Callable[[], None] = lambda: None
+    """Raises if something that the frame needs cannot be read, before anything is taken over."""
     stale: Callable[[], bool] = lambda: False
     """Whether a static side has changed, so that the query is to be started anew."""
+    adopts: bool = False
+    """Whether a checkpoint of batches that the ledger does not know may be taken over."""
+    forgets: bool = False
+    """Whether the sink keeps no ledger at all."""
     shuffle_partitions: int | None = None
     """As many as the user asks for; None leaves the choice."""
     delivery: str = "exactly-once"
@@ -68,6 +79,11 @@ class Job:
 
 def look(job: Job, checkpoint: Checkpoint | None = None) -> tuple[Plan, Shape]:
     """The job's plan and the shape of its rows; without a checkpoint nothing is touched."""
+    with _ONE_AT_A_TIME:
+        return _look(job, checkpoint)
+
+
+def _look(job: Job, checkpoint: Checkpoint | None) -> tuple[Plan, Shape]:
     frame = job.build(job.store.keeper(), checkpoint)
     plan = read_plan(frame)
     try:
@@ -75,9 +91,12 @@ def look(job: Job, checkpoint: Checkpoint | None = None) -> tuple[Plan, Shape]:
     except ConfigError as error:
         raise ConfigError(f"{job.where}: {error}") from None
     if job.decoder is None:
-        anchored = plan.stateful or not plan.replayable
+        # Positions of other sources are mere counts, and windows are appended once: a checkpoint
+        # that was rolled back would give other rows for the same positions.
+        exact = not plan.replayable or (plan.stateful and job.mode == "append")
+        anchored = plan.stateful or exact
         schema = plan.frame.schema
-        return plan, Shape(schema, plan.carries, plan.narrow, plan.stateful, anchored)
+        return plan, Shape(schema, plan.carries, plan.narrow, plan.stateful, anchored, exact)
     schema = from_arrow_schema(job.decoder.schema)
     return plan, Shape(schema, True, True, False, decoder=job.decoder)
 
@@ -104,12 +123,16 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         _check_state(checkpoint, before, shape)
     if shape.stateful:
         _check_partitions(checkpoint, job)
+    if not (before is not None and before.positions) and not job.adopts:
+        _check_unknown(checkpoint, job)
+    job.ready()
     job.store.begin(shape, job.checkpoint)
     known = job.store.known()
     if known is not None and known.positions:
         _accept_losses(known, job)
         known = job.store.known() or known
-        _reconcile(checkpoint, known, shape, job.note)
+        divisible = shape.narrow if job.to_topic else shape.carries  # lanes cannot be trimmed
+        _reconcile(checkpoint, known, shape, divisible, job.note)
     # Once more: its tasks must have the new run's right to write, and its next batch's tables.
     plan, _ = look(job, checkpoint)
     engine = Engine(
@@ -128,7 +151,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
     try:
-        with _no_batches_without_data(spark):
+        with _ONE_AT_A_TIME, _no_batches_without_data(spark):
             query = writer.start()
     except AnalysisException as error:
         reason = str(error).strip().splitlines()[0]
@@ -223,7 +246,7 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
     source is not Kafka, since only the checkpoint knows what a position of it stands for."""
     if not shape.anchored or not known.positions:
         return
-    what = "state" if shape.stateful else "a source that is not Kafka"
+    what = "state" if shape.stateful else "several sources, or one that is not Kafka,"
     held = "The state is" if shape.stateful else "What was read is known only"
     cure = (
         f"{held} in the checkpoint, so it cannot be made from the ledger: bring the "
@@ -235,11 +258,27 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
         )
     if known.checkpoint_id is not None and checkpoint.id != known.checkpoint_id:
         raise LedgerError(f"{checkpoint.path} is the checkpoint of another query. {cure}")
-    start, _ = _next(checkpoint)
+    start, end = _next(checkpoint)
+    if shape.exact and not _within(known.positions, start, end, divisible=False):
+        raise LedgerError(
+            f"the checkpoint {checkpoint.path} is not the one that the ledger goes with: its next "
+            f"batch begins elsewhere, and what it would hold is not what was written. {cure}"
+        )
     if any(at < start.get(place, 0) for place, at in known.positions.items()):
         raise LedgerError(
             f"the checkpoint {checkpoint.path} is ahead of the ledger: its next batch would leave "
             f"a gap. {cure}"
+        )
+
+
+def _check_unknown(checkpoint: Checkpoint, job: Job) -> None:
+    """A ledger that knows nothing cannot stand behind a checkpoint that has batches: what those
+    batches read went elsewhere, and to go on would skip it."""
+    if checkpoint.committed is not None and not job.forgets:
+        raise LedgerError(
+            f"the ledger of {job.name!r} is empty, but its checkpoint {checkpoint.path} has done "
+            f"{checkpoint.committed + 1} batches: what came before would be missing from "
+            f"{job.store.target}. Remove the checkpoint to begin anew, or choose another name."
         )
 
 
@@ -264,13 +303,17 @@ def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:
 
 
 def _reconcile(
-    checkpoint: Checkpoint, known: Known, shape: Shape, note: Callable[[str], None]
+    checkpoint: Checkpoint,
+    known: Known,
+    shape: Shape,
+    divisible: bool,
+    note: Callable[[str], None],
 ) -> None:
     """Make the next batch begin within reach of the ledger."""
     if shape.anchored:
         return
     if checkpoint.planned is not None:
-        if _within(known.positions, *_next(checkpoint), divisible=shape.carries):
+        if _within(known.positions, *_next(checkpoint), divisible=divisible):
             return
         aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
         note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")

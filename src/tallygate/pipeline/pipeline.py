@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,11 +27,14 @@ from tallygate.spark.refusals import states, warnings
 from tallygate.spark.session import session
 from tallygate.spec import (
     NAME,
+    Console,
     Delivery,
     Delta,
     Files,
+    Foreach,
     Kafka,
     KafkaSink,
+    Memory,
     PipelineSpec,
     Postgres,
     Rate,
@@ -65,7 +69,7 @@ class Pipeline(PipelineSpec):
         anywhere = settings.with_flags({"kafka.bootstrap.servers": "localhost:9092"})
         if isinstance(self.sink, Postgres) and self.sink.dsn is None:
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
-        job = self.job(spark, anywhere, {})
+        job = self.job(spark, anywhere, {}, static_settings=settings)
         plan, shape = look(job)
         kept = states(plan.frame)
         found = {
@@ -109,12 +113,17 @@ class Pipeline(PipelineSpec):
             counts.add(progress)
             told(progress)
 
-        trigger = self._trigger(until)
+        statics = self._statics(running, settings)
+        began, late = time.monotonic(), 0
         while True:
+            checkpoint = Checkpoint(running, self.checkpoint_path(settings))
+            alone = bool(self.static) and statics.wait_for_a_batch(checkpoint)
+            trigger = {"once": True} if alone else self._trigger(until)
             job = self.job(running, settings, trigger, accept_loss, listen, note)
             done = run_job(job, running, counts)
-            if done.outcome != "refreshed":
-                return done
+            late += done.late
+            if not (alone and done.outcome == "done") and done.outcome != "refreshed":
+                return replace(done, late=late, seconds=time.monotonic() - began)
             note("a static side has changed; the next batch sees it")
 
     def job(
@@ -125,11 +134,12 @@ class Pipeline(PipelineSpec):
         accept_loss: bool = False,
         told: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
+        static_settings: Settings | None = None,
     ) -> Job:
         connection = source_connection(self, settings)
         raw, path = self._raw, self.checkpoint_path(settings)
         asked = settings.section("spark.conf").get(SHUFFLE_PARTITIONS)
-        statics = Statics(spark, self.static, lambda: running_dsn(settings))
+        statics = self._statics(spark, static_settings or settings)
         return Job(
             self.name,
             lambda keeper, checkpoint: self._frame(spark, connection, keeper, statics, checkpoint),
@@ -151,7 +161,10 @@ class Pipeline(PipelineSpec):
             accept_loss,
             told,
             note,
+            lambda: statics.check(Checkpoint(spark, path)),
             lambda: statics.changed(Checkpoint(spark, path)),
+            False,
+            isinstance(self.sink, Console | Memory | Foreach),
             int(asked) if asked else None,
             self.delivery,
             isinstance(self.sink, KafkaSink),
@@ -165,14 +178,21 @@ class Pipeline(PipelineSpec):
             return self.source if isinstance(self.sink, Postgres | KafkaSink) else None
         return None
 
+    def _statics(self, spark: SparkSession, settings: Settings) -> Statics:
+        return Statics(spark, self.static, lambda: running_dsn(settings))
+
     @property
     def needs_delta(self) -> bool:
         """Whether its Spark session must have Delta."""
-        return isinstance(self.sink, Delta)
+        sides = any(side.delta is not None for side in self.static.values())
+        return sides or isinstance(self.sink, Delta)
 
     def checkpoint_path(self, settings: Settings) -> str:
-        """A socket is read anew with every run, so each run of it has a checkpoint of its own."""
+        """A socket is read anew with every run, so each run of it has a checkpoint of its own. What
+        went to a sink without a ledger must not count as done for another one."""
         name = self.name
+        if isinstance(self.sink, Console | Memory | Foreach):
+            name = f"{name}.{type(self.sink).__name__.lower()}"
         if any(isinstance(source, Socket) for source in self.streams.values()):
             name = f"{name}-{int(time.time() * 1000)}"
         return self.checkpoint or str(settings.state_dir / "checkpoints" / name)
@@ -258,6 +278,7 @@ def write_stream(
         connection,
         getattr(sink, "mode", "append"),
         trigger or {},
+        adopts=True,
         delivery=delivery,
         to_topic=isinstance(sink, KafkaSink),
         where="the frame",

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from tallygate.errors import ConfigError, LedgerError
+from tallygate.errors import ConfigError, LedgerError, TargetError
 from tallygate.exchange import exchange
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.pipeline import Pipeline
@@ -97,6 +97,10 @@ def _rebuild_folder(
     told: Callable[[Progress], None],
 ) -> Rebuilt:
     field = "parquet" if isinstance(sink, Parquet) else "delta"
+    if ":/" in getattr(sink, field).removeprefix("file:"):
+        raise ConfigError(
+            "only folders of this machine can be rebuilt: they change places in one step."
+        )
     place = Path(getattr(sink, field).removeprefix("file:")).resolve()
     running = {each.name for each in pipelines(settings) if each.state == "running"}
     if pipeline.name in running:
@@ -118,7 +122,15 @@ def _rebuild_folder(
             "sink": sink.model_copy(update={field: str(copy)}),
         }
     ).run(until="available", settings=settings, spark=spark, told=told)
-    exchange(place, copy)
+    if pipeline.name in {e.name for e in pipelines(settings) if e.state == "running"}:
+        raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
+    try:
+        exchange(place, copy)
+    except (OSError, AttributeError) as error:
+        raise TargetError(
+            f"{place} and {copy} cannot change places in one step here: {error}. The rebuilt "
+            f"folder is {copy}; put it in place by hand while nobody reads."
+        ) from None
     before = place.with_name(f"{place.name}__before_{int(time.time())}")
     copy.rename(before)
     shutil.rmtree(hidden, ignore_errors=True)

@@ -1,6 +1,7 @@
 """A query that runs: watched, kept in sight by a heartbeat, stopped after its batch."""
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -110,10 +111,13 @@ def first_line(error: BaseException) -> str:
     """What happened, in one line; of an error in the JVM, what caused it."""
     if isinstance(error, Py4JJavaError):
         cause: Any = error.java_exception
+        where = ""
         while cause.getCause() is not None:
+            file = re.search(r"reading file (\S+)\.", str(cause.getMessage()))
+            where = f" (in {file[1]})" if file else where
             cause = cause.getCause()
         lines = str(cause.toString()).strip().splitlines()
-        return lines[-1] if "Traceback" in lines[0] else lines[0]
+        return (lines[-1] if "Traceback" in lines[0] else lines[0]) + where
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

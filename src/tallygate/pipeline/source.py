@@ -60,7 +60,7 @@ def other_stream(spark: SparkSession, source: Files | Socket | Rate) -> DataFram
         )
     if isinstance(source, Rate):
         return reader.format("rate").option("rowsPerSecond", source.rate).load()
-    if not Path(source.folder).is_dir():
+    if ":/" not in source.folder and not Path(source.folder).is_dir():
         raise ConfigError(f"source.folder {source.folder!r} is no folder.")
     if source.schema_ is not None:
         _declared(source.schema_)
@@ -68,6 +68,8 @@ def other_stream(spark: SparkSession, source: Files | Socket | Rate) -> DataFram
     if source.format in ("csv", "json"):
         # A line that does not fit stops the pipeline: Spark's own way would make nulls of it.
         reader = reader.option("mode", "FAILFAST")
+    # Spark passes files over that are a week older than the newest: nothing is skipped in silence.
+    reader = reader.option("maxFileAge", "36500d")
     if source.max_files is not None:
         reader = reader.option("maxFilesPerTrigger", source.max_files)
     return reader.options(**source.options).format(source.format).load(source.folder)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import psycopg
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
@@ -40,7 +42,8 @@ class Statics:
     sides: Mapping[str, Static]
     dsn: Callable[[], str]
     """Of the configured PostgreSQL, for tables that do not say."""
-    _looked: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=time.monotonic)
+    _looked: dict[str, float] = field(default_factory=dict)
 
     def schemas(self) -> dict[str, DataFrame]:
         """Empty frames in place of the sides, for looking at a plan; nothing is read."""
@@ -51,9 +54,23 @@ class Statics:
 
     def frames(self, checkpoint: Checkpoint) -> dict[str, DataFrame]:
         """The sides as the checkpoint's next batch must see them."""
-        if not self.sides:
-            return {}
-        versions = self._versions(checkpoint)
+        return self._at(checkpoint, self._versions(checkpoint)) if self.sides else {}
+
+    def seen(self, checkpoint: Checkpoint) -> dict[str, DataFrame]:
+        """The sides as the last batch saw them; nothing is copied."""
+        held = _last(checkpoint)
+        if set(held) != set(self.sides):
+            raise ConfigError(
+                f"{checkpoint.path} has no copies of the static sides, so what batches saw is not "
+                "known."
+            )
+        return self._at(checkpoint, held)
+
+    def changes(self, checkpoint: Checkpoint) -> int:
+        """How often a side has changed between two batches."""
+        return max(0, len(_history(checkpoint)) - 1)
+
+    def _at(self, checkpoint: Checkpoint, versions: Mapping[str, str]) -> dict[str, DataFrame]:
         return {
             name: self.spark.read.parquet(f"{checkpoint.path}/static/{name}/{version}")
             for name, version in versions.items()
@@ -61,21 +78,39 @@ class Statics:
 
     def changed(self, checkpoint: Checkpoint) -> bool:
         """Whether a side that it is time to look at is not as the last batch saw it."""
-        due = [name for name, side in self.sides.items() if self._is_due(side)]
-        if not due:
-            return False
-        self._looked = time.monotonic()
-        known = _last(checkpoint)
+        due = [name for name, side in self.sides.items() if self._is_due(name, side)]
+        known = _last(checkpoint) if due else {}
+        for name in due:
+            self._looked[name] = time.monotonic()
         return any(self._version(name) != known.get(name) for name in due)
 
-    def _is_due(self, side: Static) -> bool:
+    def wait_for_a_batch(self, checkpoint: Checkpoint) -> bool:
+        """Whether a batch is planned that must see what has changed since: then that batch is to
+        be done by itself, and the rest afterwards."""
+        held = _last(checkpoint)
+        fresh = [name for name, side in self.sides.items() if side.refresh != "never"]
+        return bool(
+            fresh
+            and held
+            and checkpoint.end(_next(checkpoint)) is not None
+            and any(self._version(name) != held.get(name) for name in fresh)
+        )
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise if a side that has to be read cannot be reached."""
+        held = _last(checkpoint)
+        for name, side in self.sides.items():
+            if side.refresh != "never" or name not in held:
+                self._version(name)
+
+    def _is_due(self, name: str, side: Static) -> bool:
         if side.refresh in ("never", "on change"):
             return side.refresh == "on change"
-        return time.monotonic() - self._looked >= duration_ms(side.refresh) / 1000
+        looked = self._looked.get(name, self._begun)
+        return time.monotonic() - looked >= duration_ms(side.refresh) / 1000
 
     def _versions(self, checkpoint: Checkpoint) -> dict[str, str]:
-        done = checkpoint.committed
-        number = 0 if done is None else done + 1
+        number = _next(checkpoint)
         history = _history(checkpoint)
         held = dict(_last(checkpoint))
         planned = checkpoint.end(number) is not None
@@ -100,14 +135,18 @@ class Statics:
             path = f"{checkpoint.path}/static/{name}/{version}"
             if checkpoint.has(f"static/{name}/{version}/_SUCCESS"):
                 return version
-            self._read(name).write.mode("overwrite").parquet(path)
+            try:
+                self._read(name).write.mode("overwrite").parquet(path)
+            except (PySparkException, Py4JJavaError) as error:
+                raise self._unreadable(name, error) from None
             if self._version(name) == version:
                 return version
+            checkpoint.remove(f"static/{name}/{version}")
 
     def _version(self, name: str) -> str:
         side = self.sides[name]
         if side.table is not None:
-            return self._digest(side)
+            return self._digest(name, side)
         path = side.file or f"{side.delta}/_delta_log"
         jvm = self.spark._jvm
         assert jvm is not None
@@ -115,19 +154,23 @@ class Statics:
         files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
         if not files.exists(root):
             raise ConfigError(f"static.{name}: {path} does not exist.")
-        found = files.listStatus(root)
-        seen = sorted(
-            (each.getPath().getName(), each.getLen(), each.getModificationTime()) for each in found
-        )
+        seen, found = [], files.listFiles(root, True)
+        while found.hasNext():
+            each = found.next()
+            seen.append((str(each.getPath()), each.getLen(), each.getModificationTime()))
+        seen.sort()
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
-    def _digest(self, side: Static) -> str:
+    def _digest(self, name: str, side: Static) -> str:
         """Of a table's rows, in whatever order."""
-        with connect(self._dsn(side), timeout=10, autocommit=True) as connection:
-            row = connection.execute(
-                "SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) "
-                f"FROM {side.table} AS t".encode()
-            ).fetchone()
+        try:
+            with connect(self._dsn(side), timeout=10, autocommit=True) as connection:
+                row = connection.execute(
+                    "SELECT count(*), sum(hashtextextended(tallygate_row::text, 0)::numeric) "
+                    f"FROM {side.table} AS tallygate_row".encode()
+                ).fetchone()
+        except psycopg.Error as error:
+            raise self._unreadable(name, error) from None
         return hashlib.sha256(repr(row).encode()).hexdigest()[:16]
 
     def _read(self, name: str) -> DataFrame:
@@ -144,15 +187,22 @@ class Statics:
                 reader = reader.option("mode", "FAILFAST")
             return reader.format(side.format).load(str(side.file))
         except PySparkException as error:
-            said = str(error).splitlines()[0]
-            raise ConfigError(f"static.{name} cannot be read: {said}") from None
+            raise self._unreadable(name, error) from None
+
+    def _unreadable(self, name: str, error: Exception) -> ConfigError:
+        said = str(error).strip().splitlines()
+        return ConfigError(f"static.{name} cannot be read: {said[0] if said else error!r}")
 
     def _table(self, side: Static) -> DataFrame:
         from psycopg.conninfo import conninfo_to_dict
 
         parts = conninfo_to_dict(self._dsn(side))
-        url = f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}"
-        access = {"user": str(parts["user"]), "password": str(parts["password"])}
+        host, port = parts.get("host", "localhost"), parts.get("port", 5432)
+        url = f"jdbc:postgresql://{host}:{port}/{parts.get('dbname', '')}"
+        known = {name: str(value) for name, value in parts.items()}
+        access: dict[str, str] = {
+            name: value for name, value in known.items() if name in ("user", "password")
+        }
         return self.spark.read.jdbc(
             url, str(side.table), properties={**access, "driver": "org.postgresql.Driver"}
         )
@@ -168,6 +218,12 @@ class Statics:
                 said = str(error).splitlines()[0]
                 raise ConfigError(f"static.{name}.schema cannot be read: {said}") from None
         return self._read(name).schema
+
+
+def _next(checkpoint: Checkpoint) -> int:
+    """The number of the batch that comes next."""
+    done = checkpoint.committed
+    return 0 if done is None else done + 1
 
 
 def _history(checkpoint: Checkpoint) -> list[dict[str, object]]:

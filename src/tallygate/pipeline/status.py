@@ -51,7 +51,11 @@ def pipelines(settings: Settings) -> list[PipelineStatus]:
         stored = _stored(running_dsn(settings), settings.timeout)
     except (StackError, UnreachableError):
         stored = []
-    return sorted([*stored, *_local(settings)], key=lambda each: each.name)
+    newest: dict[str, PipelineStatus] = {}
+    for each in [*stored, *_local(settings)]:
+        if each.name not in newest or each.heartbeat_at > newest[each.name].heartbeat_at:
+            newest[each.name] = each
+    return sorted(newest.values(), key=lambda each: each.name)
 
 
 def _local(settings: Settings) -> list[PipelineStatus]:
@@ -103,7 +107,7 @@ def request_stop(name: str, settings: Settings) -> int:
     if found.state != "running":
         raise ConfigError(f"pipeline {name!r} does not run: its last run is {found.state}.")
     here = {run.pipeline: run for run in local_runs(settings.runs_dir)}
-    if name in here:
+    if name in here and here[name].read()["target"] == found.target:
         here[name].ask_to_stop()
         return found.run
     with connect(running_dsn(settings), timeout=settings.timeout, autocommit=True) as connection:

@@ -22,6 +22,9 @@ from tallygate.spec.functions import is_reference, referred
 
 __all__ = ["transformed"]
 
+PREVIOUS = "previous"
+"""What a step without a name is called in the condition of a join."""
+
 
 def transformed(
     spark: SparkSession, spec: PipelineSpec, views: Mapping[str, DataFrame]
@@ -66,6 +69,9 @@ class _Transform:
             raise ConfigError(f"{self._spec.where(*place)}: {_reason(error)}") from None
         except ConfigError as error:
             raise ConfigError(f"{self._spec.where(*place)}: {error}") from None
+        except Exception as error:  # of a function of the user's
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{self._spec.where(*place)}: the function failed: {said}") from error
 
     def _view(self, name: str) -> DataFrame:
         if name not in self._views:
@@ -111,8 +117,8 @@ class _Transform:
         for name, each in self._views.items():
             if each is frame:
                 return name
-        frame.createOrReplaceTempView("previous")
-        return "previous"
+        frame.createOrReplaceTempView(PREVIOUS)
+        return PREVIOUS
 
     def _joined(self, left: DataFrame, name: str, join: Join) -> DataFrame:
         right = self._view(join.with_)
@@ -193,7 +199,8 @@ def _flat(frame: DataFrame) -> DataFrame:
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     try:
-        return list(inspect.signature(function).parameters)
+        given = inspect.signature(function).parameters.values()
+        return [each.name for each in given if each.default is inspect.Parameter.empty]
     except (TypeError, ValueError):
         return []
 

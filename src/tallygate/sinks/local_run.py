@@ -20,11 +20,14 @@ __all__ = ["LocalRun", "local_runs"]
 class LocalRun:
     folder: Path
     pipeline: str
+    _mine: tuple[int, int] | None = None
+    """The run's number and pid: another run's file is left alone."""
 
     def begin(self, *, target: str, delivery: str, run: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._stop.unlink(missing_ok=True)
         now = time.time()
+        self._mine = run, os.getpid()
         self._write(
             {
                 "name": self.pipeline,
@@ -42,12 +45,20 @@ class LocalRun:
 
     def beat(self, progress: Mapping[str, Any]) -> bool:
         """Say that the run is alive; True if somebody asked it to stop."""
+        if not self._is_mine():
+            return False
         self._write({**self.read(), "heartbeat_at": time.time(), "progress": dict(progress)})
         return self._stop.exists()
 
     def end(self, outcome: str) -> None:
-        if self._file.exists():
+        if self._is_mine():
             self._write({**self.read(), "heartbeat_at": time.time(), "outcome": outcome})
+
+    def _is_mine(self) -> bool:
+        if self._mine is None or not self._file.exists():
+            return False
+        held = self.read()
+        return (held["run"], held["pid"]) == self._mine
 
     def ask_to_stop(self) -> None:
         self._stop.touch()

@@ -64,7 +64,6 @@ class PlainStore:
         self._spec, self._delivery, self._spark = spec, delivery, spark
         self._run = LocalRun(settings.runs_dir, pipeline)
         self._letters = settings.state_dir / "dead-letters" / f"{pipeline}.jsonl"
-        self._columns: list[str] = []
 
     @property
     def target(self) -> str:
@@ -191,7 +190,7 @@ def _maker(spec: Foreach) -> Callable[[], Any]:
     if callable(made):
         return made
     found = referred(made)
-    if not hasattr(found, "process"):
+    if isinstance(found, type) and not hasattr(found, "process"):
         raise ConfigError(
             f"sink.foreach {made!r} has no method process(row); write a class with it, and with "
             "open(partition, batch) and close(error) if you need them."

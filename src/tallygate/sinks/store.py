@@ -26,6 +26,8 @@ class Shape:
     stateful: bool
     anchored: bool = False
     """Whether the pipeline needs its checkpoint: for its state, or for what was read so far."""
+    exact: bool = False
+    """Whether it must be the very one that the ledger goes with, and not an older copy."""
     decoder: Decoder | None = None
     """Given if the frame holds raw records, which the sink decodes; `schema` is the decoded one."""
 

@@ -95,11 +95,10 @@ class Checkpoint:
 
     def _beginning(self) -> dict[Place, int]:
         begun: dict[Place, int] = {}
-        number = 0
-        while (text := self.read(f"sources/{number}/0")) is not None:
-            places = _kafka_places(text.lstrip("\0").splitlines()[-1])
-            begun |= places or {}
-            number += 1
+        for number in self._numbers("sources"):
+            text = self.read(f"sources/{number}/0")
+            if text is not None:
+                begun |= _kafka_places(text.lstrip("\0").splitlines()[-1]) or {}
         return begun
 
     def seed(self, positions: Mapping[Place, int]) -> None:
@@ -124,16 +123,22 @@ class Checkpoint:
     def set_aside(self, suffix: str) -> str:
         """Rename the folder, so that nothing of it is lost and nothing of it is used."""
         aside = f"{self.path.rstrip('/')}.{suffix}"
-        self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(aside))
+        while self._files.exists(self._hadoop.Path(aside)):
+            aside += "-again"
+        if not self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(aside)):
+            raise LedgerError(f"the checkpoint {self.path} could not be set aside as {aside}.")
         self._known = None
         return aside
 
     def _last(self, folder: str) -> int | None:
+        return max(self._numbers(folder), default=None)
+
+    def _numbers(self, folder: str) -> list[int]:
         path = self._hadoop.Path(f"{self.path}/{folder}")
         if not self._files.exists(path):
-            return None
+            return []
         names = [status.getPath().getName() for status in self._files.listStatus(path)]
-        return max((int(name) for name in names if name.isdigit()), default=None)
+        return sorted(int(name) for name in names if name.isdigit())
 
     def has(self, name: str) -> bool:
         return bool(self._files.exists(self._hadoop.Path(f"{self.path}/{name}")))
@@ -156,6 +161,9 @@ class Checkpoint:
         target = self._hadoop.Path(f"{self.path}/{name}")
         self._files.delete(target, False)  # a crash here leaves the partial one, which is whole
         self._files.rename(self._hadoop.Path(f"{self.path}/{partial}"), target)
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._hadoop.Path(f"{self.path}/{name}"), True)
 
     def _write(self, name: str, text: str, *, overwrite: bool = False) -> None:
         stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), overwrite)

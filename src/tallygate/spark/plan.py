@@ -58,7 +58,8 @@ class Plan:
     """Whether each Spark partition holds the rows of one Kafka partition."""
     stateful: bool
     replayable: bool
-    """Whether all sources are Kafka: their records can be read again without the checkpoint."""
+    """Whether the source is Kafka, and one: its records can be read again without the checkpoint,
+    which a new one can stand in for."""
     why: str
     """For people: why the plan is narrow or wide."""
 
@@ -67,12 +68,15 @@ def read_plan(frame: DataFrame) -> Plan:
     root = frame._jdf.queryExecution().analyzed()
     nodes = list(walk(root))
     names = {name_of(node) for node in nodes}
-    stateful = bool(names & _STATEFUL) or any(joins_streams(node) for node in nodes)
-    replayable = not foreign_sources(frame)
+    streaming = {name_of(node) for node in nodes if node.isStreaming()}
+    stateful = bool(streaming & _STATEFUL) or any(joins_streams(node) for node in nodes)
+    sources = sum(name_of(node) == "StreamingRelationV2" for node in nodes)
+    replayable = not foreign_sources(frame) and sources <= 1
     carried = _carry(frame, root)
     if isinstance(carried, str):
         return Plan(frame, False, False, stateful, replayable, f"wide: {carried}")
-    joined = "Join" in names
+    # A subquery becomes a join when the plan is optimized, which comes after this.
+    joined = "Join" in names or any(node.subqueries().nonEmpty() for node in nodes)
     why = "a join with a static side, which may shuffle" if joined else "narrow"
     carrying = _with_coordinates(frame, root, *carried)
     return Plan(carrying, True, not joined, stateful, replayable, why)

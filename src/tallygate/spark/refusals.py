@@ -29,6 +29,7 @@ def refuse(frame: DataFrame, mode: str, *, repeats: str | None = None) -> None:
         reason = _refusal(node, mode)
         if reason is not None:
             raise ConfigError(reason)
+    _refuse_topics_read_twice(root)
     if repeats is not None:
         for text in _random(root):
             raise ConfigError(
@@ -39,14 +40,31 @@ def refuse(frame: DataFrame, mode: str, *, repeats: str | None = None) -> None:
     _ask_spark(frame, root, mode)
 
 
+def _refuse_topics_read_twice(root: Any) -> None:
+    """Spark would read it twice, each time from a position of its own."""
+    seen: set[str] = set()
+    for node in walk(root):
+        if name_of(node) != "StreamingRelationV2":
+            continue
+        for topic in str(node.extraOptions().getOrDefault("subscribe", "")).split(","):
+            if topic and topic in seen:
+                raise ConfigError(
+                    f"topic {topic!r} is read twice, and the ledger has one position for it. Use "
+                    "the source once (a join or union of a stream with itself can often be an "
+                    "aggregate), or write what both sides need to a topic first."
+                )
+            seen.add(topic)
+
+
 def _refusal(node: Any, mode: str) -> str | None:
     name = name_of(node)
     if not node.isStreaming():
         return None
-    if name in ("GlobalLimit", "LocalLimit", "Offset", "Tail"):
+    if name in ("GlobalLimit", "LocalLimit", "Offset", "Tail") and mode != "replace":
         return (
             "LIMIT has no meaning for a stream: which rows are the first ones changes with every "
-            "batch. Keep all rows, and limit when you query the result."
+            "batch. Keep all rows, and limit when you query the result; only an aggregate that "
+            "replaces its whole table (mode replace) can be limited."
         )
     if name == "Distinct":
         return (
@@ -119,7 +137,7 @@ def warnings(frame: DataFrame) -> list[str]:
                     "nothing says when no partner can come any more. Add a watermark to both sides "
                     "and a bound of time to the condition."
                 )
-        if name_of(node) == "Deduplicate" and not _watermarks(node):
+        if name_of(node) == "Deduplicate" and node.isStreaming() and not _watermarks(node):
             keys = ", ".join(each.name() for each in list_of(node.keys()))
             found.append(
                 f"dropDuplicates remembers every ({keys}) without end. Use a watermark and "
@@ -156,7 +174,7 @@ def states(frame: DataFrame) -> list[State]:
         if name == "Aggregate" and node.isStreaming():
             bounded = "until the watermark passes" if _bounded(node) else "for ever"
             found.append(State("aggregate", f"({_groups(node)})", _size(node), bounded))
-        elif name.startswith("Deduplicate"):
+        elif name.startswith("Deduplicate") and node.isStreaming():
             keys = ", ".join(each.name() for each in list_of(node.keys()))
             found.append(State("dedup", f"({keys})", _size(node), until))
         elif joins_streams(node):
@@ -186,9 +204,9 @@ def _columns(node: Any) -> str:
 def _bounded(node: Any) -> bool:
     """Whether one of the groups carries a watermark, so that a group is final at some time."""
     return any(
-        "spark.watermarkDelayMs" in text_of(attribute.metadata().json())
+        "spark.watermarkDelayMs" in text_of(each.metadata().json())
         for each in list_of(node.groupingExpressions())
-        for attribute in list_of(each.references().toSeq())
+        if name_of(each) == "AttributeReference"
     )
 
 

@@ -19,11 +19,12 @@ def referred(text: str) -> Any:
     """What `module:name` names; it must be callable."""
     module, _, name = text.strip().partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{text!r} cannot be imported: {error}.") from None
-    except AttributeError:
-        raise ConfigError(f"module {module!r} has no {name!r}.") from None
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # whatever a module of the user's does when it is imported
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{text!r} cannot be imported: {said}.") from error
+    if found is None:
+        raise ConfigError(f"module {module!r} has no {name!r}.")
     if not callable(found):
         raise ConfigError(f"{text!r} cannot be called.")
     return found

@@ -77,10 +77,25 @@ def validated(
         problems = error.errors()
         strange = [each for each in problems if each["type"] == "extra_forbidden"]
         problem = (strange or problems)[0]  # a name that is wrong explains one that is missing
-        path = [part for part in problem["loc"] if part not in TAGS]
+        path = _without_tags(problem["loc"])
         line = line_at(nodes, path)
         place = f"{where}{f', line {line}' if line else ''}"
         raise ConfigError(f"{place}: {_sentence(problem, path, model)}") from None
+
+
+def _without_tags(location: Sequence[Any]) -> list[Any]:
+    """The place as it is in the file. A tag follows what it is a kind of; elsewhere the same word
+    is a field's name."""
+    path: list[Any] = []
+    tagged = False
+    for part in location:
+        after = path[-1:] in (["source"], ["sink"], ["transform"]) or path[-2:-1] == ["sources"]
+        if part in TAGS and after and not tagged:
+            tagged = True
+            continue
+        path.append(part)
+        tagged = False
+    return path
 
 
 def _expanded(value: Any, environment: Mapping[str, str], path: Path) -> Any:

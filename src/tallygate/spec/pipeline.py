@@ -101,9 +101,29 @@ class PipelineSpec(Part):
         check_delivery(self.delivery, self.sink)
         if any(isinstance(source, Socket) for source in self.streams.values()):
             self._check_socket()
+        elif isinstance(self.sink, Console | Memory | Foreach) and self.delivery == "at-most-once":
+            raise ValueError(
+                "writes to a sink that keeps no ledger, where a batch comes again after a crash; "
+                "say `delivery: at-least-once`"
+            )
+        self._check_sources()
+        if self.static and self.transform is None:
+            raise ValueError("has static sides and no transform that uses them")
         if self.trigger != "as fast as possible":
             duration_ms(self.trigger)
         return self
+
+    def _check_sources(self) -> None:
+        topics: set[str] = set()
+        for name, source in self.streams.items():
+            if not isinstance(source, Kafka):
+                if len(self.streams) > 1:
+                    raise ValueError(f"has several sources, which must all be Kafka; {name} is not")
+                continue
+            for topic in source.topic:
+                if topic in topics:
+                    raise ValueError(f"reads topic {topic!r} twice; one position stands for both")
+                topics.add(topic)
 
     def _check_socket(self) -> None:
         """A line from a socket is gone once it was read: nothing can be promised but that it does

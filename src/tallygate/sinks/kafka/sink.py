@@ -82,9 +82,9 @@ class KafkaTopicSink:
     def _lanes(self, frame: DataFrame, batch: Batch) -> Written:
         reach("batch-planned", batch.id)
         whole = tuple(each for each in batch.ranges if len(each))
+        self._begin_lanes(batch.ranges)
         if not whole and not self.stateful:
             return Written("skipped")
-        self._begin_lanes(batch.ranges)
         writer = self._writer(batch, batch.ranges, trim=False)
         prepared = self._prepared(frame)
         keyed = prepared.repartition(len(self._claims), f.coalesce("key", "value"))

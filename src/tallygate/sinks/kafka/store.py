@@ -140,10 +140,28 @@ class KafkaStore:
         """The ledger: of several lanes the one that is furthest behind counts."""
         lowest: dict[Place, tuple[int, Mark]] = {}
         for group in self._groups():
-            for place, held in committed(self._connection, group, self._stand_in).items():
+            for place, held in self._marked_offsets(group).items():
                 if place not in lowest or held[0] < lowest[place][0]:
                     lowest[place] = held
         return lowest
+
+    def _marked_offsets(self, group: str) -> dict[Place, tuple[int, Mark]]:
+        """The offsets that are a ledger's. Those without a mark are a courtesy for lag tools."""
+        held = committed(self._connection, group, self._stand_in)
+        return {place: (at, mark) for place, (at, mark) in held.items() if mark.epoch}
+
+    def _check_way(self) -> None:
+        """A pipeline that wrote by partition cannot go on in lanes, nor the other way round: the
+        ledger of the one is not that of the other."""
+        lanes = self._names.lane_group(0)
+        other = lanes if self._narrow else self._names.group
+        if self._marked_offsets(other):
+            was, now = ("lanes", "by partition") if self._narrow else ("by partition", "lanes")
+            raise LedgerError(
+                f"pipeline {self._pipeline!r} was written {was} so far and would be {now} with "
+                "this transform: its ledger cannot be taken over. Set the transform back, or "
+                "choose another name and another topic."
+            )
 
     def keeper(self) -> Keeper:
         group = self._names.letters_group
@@ -152,6 +170,7 @@ class KafkaStore:
 
     def begin(self, shape: Shape, checkpoint: str) -> None:
         """Fence whoever had the ids, then write the new epoch beside every offset."""
+        self._check_way()
         before = self._all()
         newest = max((mark for _, mark in before.values()), key=lambda m: m.epoch, default=Mark())
         if not self._narrow and newest.lanes not in (0, self._lanes):
@@ -225,20 +244,24 @@ class KafkaStore:
                 self._topics.alter(name, partitions=wanted)
 
     def lose(self, lost: Iterable[Range], reason: str) -> None:
-        consumer = clients.consumer(self._connection, group_id=self._names.group)
-        held = self._all()
-        try:
-            for each in lost:
-                old = held[each.place][1]
-                mark = replace(self._marked(old), lost=(*old.lost, (each.start, each.until))[-20:])
-                name = kept_as(each.topic, self._stand_in)
-                with clients.explained(self._connection, "moving past a lost range"):
-                    consumer.commit(
-                        offsets=[TopicPartition(name, each.partition, each.until, mark.text())],
-                        asynchronous=False,
-                    )
-        finally:
-            consumer.close()
+        ranges = list(lost)
+        for group in self._groups():
+            held = self._marked_offsets(group)
+            consumer = clients.consumer(self._connection, group_id=group)
+            try:
+                for each in ranges:
+                    self._move_past(each, held.get(each.place, (0, self._mark))[1], consumer)
+            finally:
+                consumer.close()
+
+    def _move_past(self, lost: Range, old: Mark, consumer: Consumer) -> None:
+        mark = replace(self._marked(old), lost=(*old.lost, (lost.start, lost.until))[-20:])
+        name = kept_as(lost.topic, self._stand_in)
+        with clients.explained(self._connection, "moving past a lost range"):
+            consumer.commit(
+                offsets=[TopicPartition(name, lost.partition, lost.until, mark.text())],
+                asynchronous=False,
+            )
 
     def sink(self, shape: Shape) -> KafkaTopicSink:
         claims = tuple(
@@ -273,6 +296,9 @@ class KafkaStore:
         """Kept with the offsets of every batch from here on."""
         for topic, topic_id in topic_ids.items():
             self._marks[topic] = replace(self._mark, topic_id=topic_id, checkpoint_id=checkpoint_id)
+        for name in self._read_topics:
+            if not is_topic(name):
+                self._marks[name] = replace(self._mark, checkpoint_id=checkpoint_id)
 
     def letters(self) -> int:
         """The letters read so far: counting goes on with every batch."""

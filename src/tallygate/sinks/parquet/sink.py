@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
-from tallygate.ledger.ranges import MovedError, Range, count, remaining
+from tallygate.ledger.ranges import MovedError, Range, count, is_topic, remaining
 from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import sync
 from tallygate.sinks.parquet.ledger import FolderLedger
@@ -73,7 +73,8 @@ class ParquetSink:
         trim = set(filter(len, left)) != whole
         ranges = {each.place: each for each in left}
         writer = RowWriter(str(files), self.columns, batch.id, ranges, trim)
-        if count(left) <= self.driver_rows:
+        counted = all(is_topic(each.topic) for each in left)  # elsewhere one may be a whole file
+        if counted and count(left) <= self.driver_rows:
             way, reports, seconds = "driver", *self._by_driver(frame, writer)
         else:
             way, reports, seconds = "tasks", *self._by_tasks(frame, writer)

@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 from tallygate.errors import TargetError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.ledger.postgres import BatchRow, Claim, PostgresLedger
-from tallygate.ledger.ranges import Range, count, remaining
+from tallygate.ledger.ranges import Range, count, is_topic, remaining
 from tallygate.postgres.arrow import Connected, is_refusal, pooled
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.schema import SCHEMA
@@ -87,7 +87,8 @@ class PostgresSink:
         whole = {each for each in batch.ranges if len(each)}
         writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
         prepared = self._prepared(frame)
-        if count(left) <= self.driver_rows and self.mode != "replace":
+        counted = all(is_topic(each.topic) for each in left)  # elsewhere one may be a whole file
+        if counted and count(left) <= self.driver_rows and self.mode != "replace":
             return self._by_driver(prepared, writer, left)
         if self._by_partition_fits(frame, whole):
             return self._by_partition(prepared, writer, left)

@@ -1,0 +1,1 @@
+"""Proof on demand: what the sink holds against what the source implies."""

@@ -1,0 +1,78 @@
+"""What an audit says.
+
+A verdict is valid, invalid or unknown, and of several the worst wins. **A check that crashed has
+not passed**, and neither has one that could not see everything: unknown is never valid.
+
+What can be wrong with a row of the sink, or with a record that has none:
+
+    missing       the ledger claims the record, the transform gives a row, the sink has none
+    duplicate     the sink has the row more often than the transform gives it
+    unexpected    the transform gives no such row from any record that the ledger claims
+    different     the row is there, with other content
+    misplaced     the row's record lies outside of what the ledger claims
+    undead        the record cannot be decoded, and is not among the dead letters
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["KINDS", "Anomaly", "Report", "Verdict", "worst"]
+
+KINDS = ("missing", "duplicate", "unexpected", "different", "misplaced", "undead")
+
+
+class Verdict(Enum):
+    """In the order of their weight."""
+
+    VALID = "valid"
+    UNKNOWN = "unknown"
+    INVALID = "invalid"
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 2}[self]
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    order = list(Verdict)
+    return max(verdicts, key=order.index, default=Verdict.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+    """The first ones, with where they are."""
+
+
+@dataclass(frozen=True)
+class Report:
+    pipeline: str
+    target: str
+    records: int
+    """Records of the source that the ledger claims and that could be read again."""
+    rows: int
+    letters: int
+    lost: int
+    anomalies: tuple[Anomaly, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """What could not be checked, and why."""
+    seconds: float = 0.0
+    checked: dict[str, list[int]] = field(default_factory=dict)
+    """For each partition the offsets from which and up to which it was checked."""
+
+    @property
+    def verdict(self) -> Verdict:
+        found = [Verdict.VALID]
+        if self.unknown:
+            found.append(Verdict.UNKNOWN)
+        if any(each.count for each in self.anomalies):
+            found.append(Verdict.INVALID)
+        return worst(found)
+
+    def as_dict(self) -> dict[str, Any]:
+        counts = dict.fromkeys(KINDS, 0) | {each.kind: each.count for each in self.anomalies}
+        return {"verdict": self.verdict.value, **asdict(self), "counts": counts}
