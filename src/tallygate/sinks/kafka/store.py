@@ -121,6 +121,7 @@ class KafkaStore:
         if self._letters_topic not in names:
             self._topics.create(self._letters_topic)
         self._narrow = shape.narrow
+        self._check_way()
 
     def known(self) -> Known | None:
         found = self._all()
@@ -170,7 +171,6 @@ class KafkaStore:
 
     def begin(self, shape: Shape, checkpoint: str) -> None:
         """Fence whoever had the ids, then write the new epoch beside every offset."""
-        self._check_way()
         before = self._all()
         newest = max((mark for _, mark in before.values()), key=lambda m: m.epoch, default=Mark())
         if not self._narrow and newest.lanes not in (0, self._lanes):
