@@ -1,5 +1,5 @@
-"""Every example gives what plain Python gives from the same records, in every sink that fits, each
-with the driver killed in the middle."""
+"""Every example gives what plain Python gives from the same records, in every sink that fits, with
+the driver killed in the middle, once for each example and in each kind of sink."""
 
 import importlib
 import json
@@ -28,17 +28,23 @@ FILES = ("beach_sightings", "payments", "weather_stations", "word_count")
 PROGRAM = textwrap.dedent(
     """
     import json, sys
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
     from tallygate import Pipeline, Settings, session
 
-    config, done, specs = json.load(sys.stdin)
+    config, done, at_once, specs = json.load(sys.stdin)
     settings = Settings.load({"stack": "small"})
     spark = session("examples", config=config, settings=settings, delta=True)
-    for spec in specs:
+
+    def run(spec):
         finished = Path(done) / spec["name"]
         if not finished.exists():
             Pipeline(**spec).run(until="available", settings=settings, spark=spark)
             finished.touch()
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for each in [pool.submit(run, spec) for spec in specs]:
+            each.result()
     spark.stop()
     """
 )
@@ -75,21 +81,26 @@ def test_every_example_in_every_sink(
     tmp_path: Path,
 ) -> None:
     stage = importlib.import_module("stage")
-    specs, checks = [], []
-    for example in examples:
+    killed: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    checks: list[tuple[Any, str, dict[str, Any]]] = []
+    for number, example in enumerate(examples):
         stage.fill(small_stack, settings, example.topics)
-        for kind, sink in _sinks(example, tmp_path).items():
+        sinks = _sinks(example, tmp_path)
+        for kind, sink in sinks.items():
             name = f"{example.name}_{kind}"
             if kind == "topic":
                 Topics(small_stack.cluster.connection, settings).create(name, partitions=2)
             place = {"name": name, "sink": sink, "checkpoint": str(tmp_path / name)}
-            specs.append({**place, **example.fields})
+            chosen = list(sinks)[number % len(sinks)] == kind
+            (killed if chosen else others).append({**place, **example.fields})
             checks.append((example, kind, sink))
     (tmp_path / "done").mkdir()
     kills = 0
-    while _run(specs, tmp_path / "done"):
+    while _run(killed, tmp_path / "done", at_once=1, fail_at=KILLED_AT):
         kills += 1
-    assert kills == len(specs)
+    assert kills == len(killed) == len(examples)
+    assert not _run(others, tmp_path / "done", at_once=4)
     wrong = [
         f"{example.name} in {kind}: {len(found)} rows, {len(wanted)} wanted"
         for example, kind, sink in checks
@@ -99,15 +110,17 @@ def test_every_example_in_every_sink(
     assert wrong == []
 
 
-def _run(specs: list[dict[str, Any]], done: Path) -> bool:
+def _run(
+    specs: list[dict[str, Any]], done: Path, *, at_once: int, fail_at: str | None = None
+) -> bool:
     """Go on with the pipelines that are not done; False if all are, True if it was killed."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps([QUICK, str(done), specs]),
+        input=json.dumps([QUICK, str(done), at_once, specs]),
         capture_output=True,
         text=True,
-        env={**os.environ, "TALLYGATE_FAIL_AT": KILLED_AT},
-        timeout=200,
+        env={**os.environ, **({} if fail_at is None else {"TALLYGATE_FAIL_AT": fail_at})},
+        timeout=400,
         check=False,
     )
     assert ended.returncode in (0, -signal.SIGKILL), ended.stdout + ended.stderr
