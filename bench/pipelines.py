@@ -37,7 +37,7 @@ from tallygate import (
     Topics,
 )
 from tallygate import session as spark_session
-from tallygate.demo import jdbc
+from tallygate.demo import tuned_jdbc
 from tallygate.kafka.loader import Load, load
 from tallygate.kafka.producer import producer_properties
 from tallygate.records.files import FileFormat
@@ -135,7 +135,7 @@ class Bench:
 
     def jdbc(self) -> float:
         table = self.fresh("jdbc")
-        url, properties = jdbc(self.stack.dsn)
+        url, properties = tuned_jdbc(self.stack.dsn)
 
         def write(batch: DataFrame, _: int) -> None:
             batch.write.jdbc(url, table, mode="append", properties=properties)
@@ -251,7 +251,7 @@ class Bench:
                 producer.send(topic, json.dumps({"sent": time.time()}))
 
     def slow_jdbc(self, topic: str, table: str, checkpoint: str) -> Callable[[], None]:
-        url, properties = jdbc(self.stack.dsn)
+        url, properties = tuned_jdbc(self.stack.dsn)
         frame = self.raw(topic).selectExpr(
             "from_json(CAST(value AS STRING), 'sent double').sent AS sent",
             "topic AS _topic",

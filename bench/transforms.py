@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 from ratios import conclude, ratio
 
 from tallygate import Kafka, Parquet, Pipeline, Postgres
-from tallygate.demo import jdbc
+from tallygate.demo import tuned_jdbc
 
 MANY, BATCHES = "many", 15
 WINDOWS = """
@@ -45,7 +45,7 @@ class Transforms(Bench):
 
     def merge(self) -> float:
         table, staging = self.fresh("merged"), self.fresh("staging")
-        url, properties = jdbc(self.stack.dsn)
+        url, properties = tuned_jdbc(self.stack.dsn)
         columns = "start timestamptz, account bigint, payments bigint, total double precision"
         with psycopg.connect(self.stack.dsn, autocommit=True) as connection:
             connection.execute(

@@ -14,13 +14,14 @@ ROOT = SOURCE.parent.parent
 
 # Lower parts never import higher ones. Parts on one line may import each other.
 LAYERS = (
-    ("errors", "waiting", "paths", "units", "progress", "exchange"),
+    ("errors", "waiting", "paths", "units", "progress", "exchange", "quoting"),
     ("process", "ports", "settings", "failpoints"),
     ("records.record", "records.files", "records.avro", "records.shape"),
     (
         "records.decoding",
         "ledger.ranges",
         "ledger.letters",
+        "ledger.runs",
         "spec.part",
         "spec.places",
         "spec.functions",
@@ -29,7 +30,7 @@ LAYERS = (
     ("spec.pipeline",),
     ("spec.loading",),
     ("guard", "java"),
-    ("spark.jars", "spark.daemon"),
+    ("spark.jars", "spark.daemon", "spark.saying"),
     ("kafka.connection", "kafka.properties"),
     ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools"),
     ("postgres.connecting", "postgres.arrow", "postgres.plain"),

@@ -18,13 +18,13 @@ from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Producer
 from tallygate.kafka.topics import Topics
-from tallygate.postgres.connecting import connect
+from tallygate.postgres.connecting import connect, jdbc
 from tallygate.progress import Progress
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["jdbc", "run"]
+__all__ = ["run", "tuned_jdbc"]
 
 TOPIC = TABLE = "payments"
 SCHEMA = "id long, account long, amount double, at string"
@@ -82,7 +82,7 @@ def load(connection: Connection, events: int, progress: Progress) -> None:
 
 def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Progress) -> None:
     """Run the query until it has read all that is there."""
-    url, properties = jdbc(dsn)
+    url, properties = tuned_jdbc(dsn)
 
     def write(batch: DataFrame, number: int) -> None:
         progress(f"Streaming: batch {number}")
@@ -109,21 +109,10 @@ def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Prog
         query.awaitTermination()
 
 
-def jdbc(dsn: str) -> tuple[str, dict[str, str]]:
+def tuned_jdbc(dsn: str) -> tuple[str, dict[str, str]]:
     """URL and properties for Spark's JDBC writer, tuned as its users tune it."""
-    from psycopg.conninfo import conninfo_to_dict
-
-    parts = conninfo_to_dict(dsn)
-    url = (
-        f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}"
-        "?reWriteBatchedInserts=true"
-    )
-    return url, {
-        "user": str(parts["user"]),
-        "password": str(parts["password"]),
-        "driver": "org.postgresql.Driver",
-        "batchsize": "10000",
-    }
+    url, properties = jdbc(dsn)
+    return f"{url}?reWriteBatchedInserts=true", {**properties, "batchsize": "10000"}
 
 
 def _said(what: str, since: float) -> str:

@@ -13,7 +13,8 @@ from fixtures.readers import Watcher, rows_of
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import MovedError, Range
-from tallygate.sinks.parquet.entry import Entry, Run
+from tallygate.ledger.runs import Run
+from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import LEDGER, Folder
 from tallygate.sinks.parquet.ledger import FolderLedger
 from tallygate.sinks.parquet.letters import FoundLetters, read_letters, write_letters

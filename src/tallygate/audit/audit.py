@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from tallygate.audit.claims import Claims, claims_of
 from tallygate.audit.comparing import Compared, compared
 from tallygate.audit.recompute import Noted, latest_by_key, recomputed, source_records
-from tallygate.audit.table import comparable, table_rows, within
+from tallygate.audit.table import comparable, table_rows
 from tallygate.audit.verdict import Anomaly, Report
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
@@ -32,6 +32,7 @@ from tallygate.postgres.connecting import connect
 from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
 from tallygate.sinks.postgres.table import Target
+from tallygate.sinks.tasks import within
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, read_plan
 from tallygate.spec import Kafka, Postgres

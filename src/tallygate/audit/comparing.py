@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tallygate.audit.verdict import Anomaly
+from tallygate.quoting import backticked
 
 __all__ = ["Compared", "compared"]
 
@@ -36,7 +37,7 @@ def compared(
         .when(f.col("expected_hash") != f.col("found_hash"), "different")
     )
     size = f.when(kind == "different", 1).otherwise(f.abs(there - wanted))
-    place = f.to_json(f.struct(*(f.col(_quoted(name)) for name in by)))
+    place = f.to_json(f.struct(*(f.col(backticked(name)) for name in by)))
     judged = joined.select(
         kind.alias("kind"), size.alias("size"), place.alias("place"), there.alias("there")
     )
@@ -57,7 +58,7 @@ def _examples(judged: DataFrame, kind: str) -> tuple[str, ...]:
 
 
 def _summed(frame: DataFrame, by: Sequence[str], content: Sequence[str], side: str) -> DataFrame:
-    return frame.groupBy(*(f.col(_quoted(name)) for name in by)).agg(
+    return frame.groupBy(*(f.col(backticked(name)) for name in by)).agg(
         f.count(f.lit(1)).alias(f"{side}_rows"),
         f.sum(_hash(frame, content).cast("decimal(20, 0)")).alias(f"{side}_hash"),
     )
@@ -67,10 +68,6 @@ def _hash(frame: DataFrame, content: Sequence[str]) -> Column:
     """Of the content, nulls and their places included: xxhash64 alone passes them over."""
     parts: list[Column] = []
     for name in content:
-        column = f.col(_quoted(name))
+        column = f.col(backticked(name))
         parts += [column.isNull(), column]
     return f.xxhash64(*parts) if parts else f.lit(0).cast("long")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -14,20 +14,17 @@ refuses offsets of it: they are committed for a stand-in topic of that cluster.
 """
 
 import json
-import os
-import socket
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 
-from tallygate.errors import FencedError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
 from tallygate.ledger.ranges import OTHER_SOURCE, MovedError, Place, Range, is_topic
+from tallygate.ledger.runs import Run, fenced
 
 __all__ = ["GroupClaim", "Mark", "Names", "committed", "kept_as", "open_producer"]
 
@@ -93,8 +90,11 @@ class Mark:
 
     @classmethod
     def mine(cls, epoch: int, lanes: int) -> "Mark":
-        started = time.strftime("%Y-%m-%d %H:%M:%S%z")
-        return cls(epoch, socket.gethostname(), os.getpid(), started, lanes)
+        return cls(**asdict(Run.mine(epoch)), lanes=lanes)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.epoch, self.host, self.pid, self.started)
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -132,11 +132,7 @@ class GroupClaim:
         for each in found:
             newer = Mark.read(each.metadata)
             if each.offset >= 0 and newer.epoch > self.mark.epoch:
-                raise FencedError(
-                    f"run {self.mark.epoch} of pipeline {self.pipeline!r} is fenced: run "
-                    f"{newer.epoch} took over on {newer.host} (pid {newer.pid}) at "
-                    f"{newer.started}. This one wrote nothing more; stop one of the two."
-                )
+                raise fenced(self.pipeline, self.mark.epoch, newer.run)
         return {
             (asked[each.topic], each.partition): each.offset for each in found if each.offset >= 0
         }

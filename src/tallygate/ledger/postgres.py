@@ -22,6 +22,7 @@ import psycopg
 from tallygate.errors import FencedError, LedgerError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Known, MovedError, Place, Range
+from tallygate.ledger.runs import Run, fenced
 from tallygate.postgres.connecting import connect
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.schema import upgrade
@@ -64,11 +65,7 @@ class Claim:
             "WHERE pipeline = $1 ORDER BY epoch DESC LIMIT 1",
             self.pipeline,
         )
-        epoch, host, pid, started = newer[0]
-        return FencedError(
-            f"run {self.epoch} of pipeline {self.pipeline!r} is fenced: run {epoch} took over on "
-            f"{host} (pid {pid}) at {started}. This one wrote nothing more; stop one of the two."
-        )
+        return fenced(self.pipeline, self.epoch, Run(*newer[0]))
 
     def move(self, transaction: Statements, ranges: Iterable[Range]) -> None:
         """Compare and set every position, or raise: then nothing may be committed."""

@@ -9,6 +9,7 @@ import yaml
 from tallygate.errors import InputError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import From, Reading, read
+from tallygate.quoting import backticked
 
 __all__ = ["infer_schema", "new_pipeline"]
 
@@ -82,4 +83,4 @@ def _wider(one: str | None, other: str | None) -> str | None:
 
 
 def _quoted(name: str) -> str:
-    return name if name.isidentifier() else f"`{name.replace('`', '``')}`"
+    return name if name.isidentifier() else backticked(name)

@@ -32,6 +32,7 @@ from tallygate.sinks.store import Keeper, Shape, Store
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, read_plan
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
+from tallygate.spark.saying import reason
 from tallygate.spec import DeadLetters
 
 __all__ = ["SHUFFLE_PARTITIONS", "Job", "diagnose", "launch", "look"]
@@ -154,8 +155,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         with _ONE_AT_A_TIME, _no_batches_without_data(spark):
             query = writer.start()
     except AnalysisException as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason}") from None
+        raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason(error)}") from None
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
 
@@ -296,8 +296,7 @@ def _check_partitions(checkpoint: Checkpoint, job: Job) -> None:
 
 def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:
     """From where to where the checkpoint's next batch goes; to its start if it is not planned."""
-    done = checkpoint.committed
-    number = 0 if done is None else done + 1
+    number = checkpoint.next_batch
     start = checkpoint.start(number)
     return start, checkpoint.end(number) or start
 

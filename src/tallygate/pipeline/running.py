@@ -1,7 +1,6 @@
 """A query that runs: watched, kept in sight by a heartbeat, stopped after its batch."""
 
 import contextlib
-import re
 import signal
 import threading
 import time
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,8 +17,9 @@ from tallygate.errors import FencedError, QueryError, TallygateError, Unreachabl
 from tallygate.pipeline.engine import Engine, Progress, StopRequested
 from tallygate.pipeline.launch import Job, diagnose, launch
 from tallygate.sinks.store import Store
+from tallygate.spark.saying import reason
 
-__all__ = ["Counts", "Heart", "Summary", "first_line", "launched", "run_job"]
+__all__ = ["Counts", "Heart", "Summary", "launched", "run_job"]
 
 BEAT_EVERY = 2.0
 
@@ -92,7 +91,7 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
         raise (
             failure
             if isinstance(failure, TallygateError)
-            else QueryError(f"pipeline {job.name!r} stopped: {first_line(failure)}")
+            else QueryError(f"pipeline {job.name!r} stopped: {reason(failure)}")
         ) from failure
     took = time.monotonic() - started
     engine.state()
@@ -105,21 +104,6 @@ def _outcome(asked: bool, stale: bool) -> str:
     if asked:
         return "stopped"
     return "refreshed" if stale else "done"
-
-
-def first_line(error: BaseException) -> str:
-    """What happened, in one line; of an error in the JVM, what caused it."""
-    if isinstance(error, Py4JJavaError):
-        cause: Any = error.java_exception
-        where = ""
-        while cause.getCause() is not None:
-            file = re.search(r"reading file (\S+)\.", str(cause.getMessage()))
-            where = f" (in {file[1]})" if file else where
-            cause = cause.getCause()
-        lines = str(cause.toString()).strip().splitlines()
-        return (lines[-1] if "Traceback" in lines[0] else lines[0]) + where
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from tallygate.ledger.letters import letter_of
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder
 from tallygate.sinks.store import Keeper
+from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
@@ -106,9 +107,9 @@ def _declared(ddl: str) -> pa.Schema:
     try:
         schema = t.StructType.fromDDL(ddl)
     except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"source.schema {ddl!r} cannot be read: {reason} Write it as `id long, name string`."
+            f"source.schema {ddl!r} cannot be read: {reason(error)}. "
+            "Write it as `id long, name string`."
         ) from None
     return to_arrow_schema(cast(t.StructType, schema))
 

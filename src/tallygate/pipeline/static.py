@@ -24,8 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tallygate.errors import ConfigError
-from tallygate.postgres.connecting import connect
+from tallygate.postgres.connecting import connect, jdbc
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.saying import reason
 from tallygate.spec import Static
 from tallygate.units import duration_ms
 
@@ -92,7 +93,7 @@ class Statics:
         return bool(
             fresh
             and held
-            and checkpoint.end(_next(checkpoint)) is not None
+            and checkpoint.end(checkpoint.next_batch) is not None
             and any(self._version(name) != held.get(name) for name in fresh)
         )
 
@@ -110,7 +111,7 @@ class Statics:
         return time.monotonic() - looked >= duration_ms(side.refresh) / 1000
 
     def _versions(self, checkpoint: Checkpoint) -> dict[str, str]:
-        number = _next(checkpoint)
+        number = checkpoint.next_batch
         history = _history(checkpoint)
         held = dict(_last(checkpoint))
         planned = checkpoint.end(number) is not None
@@ -190,22 +191,11 @@ class Statics:
             raise self._unreadable(name, error) from None
 
     def _unreadable(self, name: str, error: Exception) -> ConfigError:
-        said = str(error).strip().splitlines()
-        return ConfigError(f"static.{name} cannot be read: {said[0] if said else error!r}")
+        return ConfigError(f"static.{name} cannot be read: {reason(error)}")
 
     def _table(self, side: Static) -> DataFrame:
-        from psycopg.conninfo import conninfo_to_dict
-
-        parts = conninfo_to_dict(self._dsn(side))
-        host, port = parts.get("host", "localhost"), parts.get("port", 5432)
-        url = f"jdbc:postgresql://{host}:{port}/{parts.get('dbname', '')}"
-        known = {name: str(value) for name, value in parts.items()}
-        access: dict[str, str] = {
-            name: value for name, value in known.items() if name in ("user", "password")
-        }
-        return self.spark.read.jdbc(
-            url, str(side.table), properties={**access, "driver": "org.postgresql.Driver"}
-        )
+        url, access = jdbc(self._dsn(side))
+        return self.spark.read.jdbc(url, str(side.table), properties=access)
 
     def _dsn(self, side: Static) -> str:
         return side.dsn or self.dsn()
@@ -215,15 +205,8 @@ class Statics:
             try:
                 return t._parse_datatype_string(side.schema_)  # type: ignore[return-value]
             except PySparkException as error:
-                said = str(error).splitlines()[0]
-                raise ConfigError(f"static.{name}.schema cannot be read: {said}") from None
+                raise ConfigError(f"static.{name}.schema cannot be read: {reason(error)}") from None
         return self._read(name).schema
-
-
-def _next(checkpoint: Checkpoint) -> int:
-    """The number of the batch that comes next."""
-    done = checkpoint.committed
-    return 0 if done is None else done + 1
 
 
 def _history(checkpoint: Checkpoint) -> list[dict[str, object]]:

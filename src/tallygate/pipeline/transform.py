@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
+from tallygate.spark.saying import reason
 from tallygate.spec import Join, PipelineSpec, Pivot, Step, Window
 from tallygate.spec.functions import is_reference, referred
 
@@ -66,7 +67,7 @@ class _Transform:
         try:
             yield
         except PySparkException as error:
-            raise ConfigError(f"{self._spec.where(*place)}: {_reason(error)}") from None
+            raise ConfigError(f"{self._spec.where(*place)}: {_why(error)}") from None
         except ConfigError as error:
             raise ConfigError(f"{self._spec.where(*place)}: {error}") from None
         except Exception as error:  # of a function of the user's
@@ -212,9 +213,7 @@ _ACTIONS = (
 )
 
 
-def _reason(error: PySparkException) -> str:
-    lines = str(error).strip().splitlines()
+def _why(error: PySparkException) -> str:
     if re.search("pivot is not supported|must be executed with writeStream", str(error)):
         return _ACTIONS
-    text = re.sub(r"^\[[\w.]+\]\s*", "", lines[0]) if lines else type(error).__name__
-    return re.sub(r"\s*SQLSTATE: \w+", "", text).rstrip()
+    return reason(error)

@@ -5,7 +5,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tallygate.errors import ConfigError, UnreachableError
 
-__all__ = ["check_postgres", "connect", "masked"]
+__all__ = ["check_postgres", "connect", "jdbc", "masked"]
 
 OLDEST = 14
 
@@ -35,6 +35,15 @@ def check_postgres(dsn: str, timeout: float = 10) -> str:
     if version < OLDEST:
         raise UnreachableError(f"PostgreSQL {version} is too old; {OLDEST} or newer is needed.")
     return f"PostgreSQL {version} at {masked(dsn)}"
+
+
+def jdbc(dsn: str) -> tuple[str, dict[str, str]]:
+    """The DSN as Spark's JDBC reader and writer take it: a URL, and properties."""
+    parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    place = f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}"
+    properties = {name: parts[name] for name in parts if name in ("user", "password")}
+    url = f"jdbc:postgresql://{place}/{parts.get('dbname', '')}"
+    return url, {**properties, "driver": "org.postgresql.Driver"}
 
 
 def masked(dsn: str) -> str:

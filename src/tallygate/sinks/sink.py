@@ -1,6 +1,6 @@
 """What every sink is given and gives back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +17,15 @@ class Batch:
 
     id: int
     ranges: tuple[Range, ...]
+
+    @property
+    def whole(self) -> set[Range]:
+        """The ranges that hold anything."""
+        return {each for each in self.ranges if len(each)}
+
+    def is_in_part(self, left: Iterable[Range]) -> bool:
+        """Whether only a part is left to do, so that rows have to be trimmed."""
+        return set(filter(len, left)) != self.whole
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
 from tallygate.errors import FencedError
 from tallygate.ledger.ranges import Place, Range
-from tallygate.sinks.sink import Retry
+from tallygate.records.decoding import COORDINATES
+from tallygate.sinks.sink import Retry, Written
 
-__all__ = ["Report", "run_tasks", "slowest", "trimmed"]
+__all__ = ["Report", "run_tasks", "skipped", "slowest", "trimmed", "within"]
 
 _SCHEMA = pa.schema(
     [
@@ -74,6 +76,24 @@ def run_tasks(
         if report.problem == "retry":
             raise Retry(report.message)
     return reports
+
+
+def skipped(frame: DataFrame, *, stateful: bool) -> Written:
+    """Nothing is left of the batch. Its rows are in the store, but Spark's state may not be: the
+    frame is computed for that alone."""
+    if stateful:
+        frame.write.format("noop").mode("append").save()
+    return Written("skipped")
+
+
+def within(ranges: Iterable[Range]) -> Column:
+    """Whether a row's record lies in one of the ranges, by its coordinates."""
+    topic, partition, offset = (f.col(name) for name in COORDINATES)
+    found = f.lit(False)
+    for each in ranges:
+        place = (topic == each.topic) & (partition == each.partition)
+        found = found | (place & (offset >= each.start) & (offset < each.until))
+    return found
 
 
 def slowest(reports: Iterable[Report]) -> dict[str, float]:

@@ -49,6 +49,11 @@ class Checkpoint:
         return self._last("commits")
 
     @property
+    def next_batch(self) -> int:
+        done = self.committed
+        return 0 if done is None else done + 1
+
+    @property
     def planned(self) -> int | None:
         """The last batch whose offsets Spark has logged."""
         return self._last("offsets")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import ConfigError
 from tallygate.spark.plan import joins_streams, list_of, name_of, text_of, walk
+from tallygate.spark.saying import reason
 
 __all__ = ["OUTPUT_MODES", "State", "refuse", "states", "warnings"]
 
@@ -233,6 +234,4 @@ def _ask_spark(frame: DataFrame, root: Any, mode: str) -> None:
     try:
         checker.checkForStreaming(root, chosen)
     except AnalysisException as error:
-        said = str(error).strip().splitlines()[0].rstrip(";")
-        said = re.sub(r"^\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
-        raise ConfigError(f"Spark cannot run this as a stream: {said}") from None
+        raise ConfigError(f"Spark cannot run this as a stream: {reason(error)}") from None

@@ -1,14 +1,12 @@
 """An entry of the ledger: how far a pipeline is after one commit, and whose commit it was."""
 
 import json
-import os
 import random
-import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field, replace
 
 from tallygate.ledger.ranges import Known, Place, Range
+from tallygate.ledger.runs import Run, now
 
 __all__ = ["Entry", "Lost"]
 
@@ -60,11 +58,12 @@ class Entry:
         return replace(
             self.next(),
             run=random.SystemRandom().getrandbits(RUN_BITS),
-            epoch=self.epoch + 1,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=_now(),
+            **asdict(Run.mine(self.epoch + 1)),
         )
+
+    @property
+    def writer(self) -> Run:
+        return Run(self.epoch, self.host, self.pid, self.started)
 
     def moved(self, ranges: Iterable[Range], batch: int | None = None) -> "Entry":
         moved = tuple(ranges)
@@ -79,7 +78,7 @@ class Entry:
     def without(self, ranges: Iterable[Range], reason: str) -> "Entry":
         """Past ranges that are lost."""
         gone = tuple(ranges)
-        lost = tuple(Lost(each, reason, _now()) for each in gone)
+        lost = tuple(Lost(each, reason, now()) for each in gone)
         return replace(self.moved(gone), lost=(*self.lost, *lost))
 
     def text(self) -> str:
@@ -111,7 +110,3 @@ class Entry:
 
 def _flat(each: Range) -> list[str | int]:
     return [each.topic, each.partition, each.start, each.until]
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S+00}"

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tallygate.errors import FencedError, LedgerError, TargetError
+from tallygate.ledger.runs import fenced
 from tallygate.sinks.delta.entry import Entry
 from tallygate.sinks.delta.table import DeltaTable, Transaction
 from tallygate.sinks.sink import Retry
@@ -148,12 +149,9 @@ class DeltaLedger:
                 self.table.remove(f"{self.pipeline}/{name}")
 
     def _fenced(self, newer: Entry | None) -> FencedError:
-        by = (
-            "nobody: the ledger is gone from the table"
-            if newer is None
-            else f"run {newer.epoch} took over on {newer.host} (pid {newer.pid}) at {newer.started}"
-        )
+        if newer is not None:
+            return fenced(self.pipeline, self._mine.epoch, newer.writer)
         return FencedError(
-            f"run {self._mine.epoch} of pipeline {self.pipeline!r} is fenced: {by}. This one wrote "
-            "nothing more; stop one of the two."
+            f"run {self._mine.epoch} of pipeline {self.pipeline!r} is fenced: the ledger is gone "
+            "from the table. This one wrote nothing more."
         )

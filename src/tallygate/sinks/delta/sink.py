@@ -16,12 +16,15 @@ from pyspark.sql import functions as f
 
 from tallygate.errors import TargetError
 from tallygate.failpoints import reach
-from tallygate.ledger.ranges import Range, remaining
+from tallygate.ledger.ranges import remaining
+from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.delta.entry import Entry
 from tallygate.sinks.delta.ledger import DeltaLedger
 from tallygate.sinks.delta.table import is_conflict
 from tallygate.sinks.sink import Batch, Retry, Written
+from tallygate.sinks.tasks import skipped, within
+from tallygate.spark.saying import reason
 
 __all__ = ["DeltaSink"]
 
@@ -50,11 +53,8 @@ class DeltaSink:
         left = remaining(batch.ranges, entry.positions, divisible=self.divisible)
         reach("batch-planned", batch.id)
         if not left:
-            if self.stateful:  # its rows are in the table, but Spark's state may not be
-                frame.write.format("noop").mode("append").save()
-            return Written("skipped")
-        whole = set(filter(len, batch.ranges))
-        rows = frame if set(filter(len, left)) == whole else frame.where(_within(left))
+            return skipped(frame, stateful=self.stateful)
+        rows = frame.where(within(left)) if batch.is_in_part(left) else frame
         after = entry.moved(left, batch.id)
         reach("rows-begun", batch.id)
         self.ledger.intend(after)
@@ -81,7 +81,7 @@ class DeltaSink:
     def _save(self, rows: DataFrame, after: Entry) -> Count:
         """Append the rows, or put them in the place of all that were there."""
         counted = Observation()
-        chosen = rows.select(*map(_quoted, self.columns))
+        chosen = rows.select(*map(backticked, self.columns))
         chosen = chosen.observe(counted, f.count(f.lit(1)).alias("rows"))
         writer = chosen.write.format("delta").mode("append")
         if self.mode == "replace":
@@ -100,10 +100,12 @@ class DeltaSink:
         session = rows.sparkSession
         view = f"tallygate_{after.run}"
         self._newest(rows).createOrReplaceTempView(view)
-        names = [_quoted(name) for name in self.columns]
-        same = " AND ".join(f"held.{_quoted(name)} <=> new.{_quoted(name)}" for name in self.key)
+        names = [backticked(name) for name in self.columns]
+        same = " AND ".join(
+            f"held.{backticked(name)} <=> new.{backticked(name)}" for name in self.key
+        )
         statement = (
-            f"MERGE INTO delta.{_quoted(self.ledger.table.path)} AS held USING {view} AS new "
+            f"MERGE INTO delta.{backticked(self.ledger.table.path)} AS held USING {view} AS new "
             f"ON {same} "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{n} = new.{n}' for n in names)} "
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) "
@@ -125,16 +127,16 @@ class DeltaSink:
     def _newest(self, rows: DataFrame) -> DataFrame:
         """By the records' offsets, or else in the order in which rows came."""
         order = (
-            [_quoted(name) for name in reversed(COORDINATES)]
+            [backticked(name) for name in reversed(COORDINATES)]
             if self.divisible
             else ["_tallygate_at"]
         )
         marked = rows
         if not self.divisible:
             marked = rows.withColumn("_tallygate_at", f.monotonically_increasing_id())
-        newest = Window.partitionBy(*map(_quoted, self.key)).orderBy(*(f.desc(n) for n in order))
+        newest = Window.partitionBy(*map(backticked, self.key)).orderBy(*(f.desc(n) for n in order))
         ranked = marked.withColumn("_tallygate_rank", f.row_number().over(newest))
-        return ranked.where("_tallygate_rank = 1").select(*map(_quoted, self.columns))
+        return ranked.where("_tallygate_rank = 1").select(*map(backticked, self.columns))
 
     def _note(self, after: Entry) -> str:
         """What Delta's own history says of the commit."""
@@ -142,10 +144,9 @@ class DeltaSink:
         return f"{self.ledger.pipeline}, run {after.epoch}, batch {after.batch}: {moved}"
 
     def _changed(self, error: AnalysisException) -> TargetError:
-        reason = str(error).strip().splitlines()[0]
         return TargetError(
-            f"Delta cannot write to {self.ledger.table.path} any more: {reason}; if the table was "
-            "altered, start again: it is checked at the start."
+            f"Delta cannot write to {self.ledger.table.path} any more: {reason(error)}; if "
+            "the table was altered, start again: it is checked at the start."
         )
 
 
@@ -158,18 +159,3 @@ def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[No
     finally:
         for name in settings:
             session.conf.unset(name)
-
-
-def _within(ranges: tuple[Range, ...]) -> str:
-    """The rows that lie in what is left to do."""
-    topic, partition, offset = COORDINATES
-    parts = [
-        f"({topic} = '{each.topic}' AND {partition} = {each.partition} "
-        f"AND {offset} >= {each.start} AND {offset} < {each.until})"
-        for each in ranges
-    ]
-    return " OR ".join(parts)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
 from tallygate.sinks.sink import Retry
+from tallygate.spark.saying import reason
 
 __all__ = ["DeltaTable", "Transaction", "is_conflict"]
 
@@ -103,8 +104,7 @@ class DeltaTable:
             rows = self._spark.createDataFrame([], schema)
             rows.write.format("delta").mode("ignore").save(self.path)
         except PySparkException as error:
-            reason = str(error).strip().splitlines()[0]
-            raise TargetError(f"Delta table {self.path} cannot be made: {reason}") from error
+            raise TargetError(f"Delta table {self.path} cannot be made: {reason(error)}") from error
 
     def own(self, name: str) -> str:
         """The path of one of our files."""

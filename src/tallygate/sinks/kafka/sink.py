@@ -66,14 +66,13 @@ class KafkaTopicSink:
         reach("batch-planned", batch.id)
         if not left:
             return Written("skipped")
-        whole = {each for each in batch.ranges if len(each)}
         partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
-        if partitions != len(whole):
+        if partitions != len(batch.whole):
             raise LedgerError(
-                f"the batch has {partitions} Spark partitions for {len(whole)} of Kafka; remove "
-                "the source's option minPartitions or maxRecordsPerPartition."
+                f"the batch has {partitions} Spark partitions for {len(batch.whole)} of Kafka; "
+                "remove the source's option minPartitions or maxRecordsPerPartition."
             )
-        writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
+        writer = self._writer(batch, left, trim=batch.is_in_part(left))
         reports = run_tasks(self._prepared(frame), writer.write)
         done = {(report.topic, report.partition) for report in reports}
         writer.move(each for each in left if each.place not in done)
@@ -81,9 +80,8 @@ class KafkaTopicSink:
 
     def _lanes(self, frame: DataFrame, batch: Batch) -> Written:
         reach("batch-planned", batch.id)
-        whole = tuple(each for each in batch.ranges if len(each))
         self._begin_lanes(batch.ranges)
-        if not whole and not self.stateful:
+        if not batch.whole and not self.stateful:
             return Written("skipped")
         writer = self._writer(batch, batch.ranges, trim=False)
         prepared = self._prepared(frame)

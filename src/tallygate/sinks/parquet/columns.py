@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from tallygate.errors import TargetError
 from tallygate.sinks.parquet.folder import PARTITION
+from tallygate.spark.saying import reason
 
 __all__ = ["arrow_columns", "described", "differences"]
 
@@ -41,10 +42,9 @@ def _arrow_type(column: t.StructField) -> pa.DataType:
         found = to_arrow_type(_nullable(column.dataType), timestamp_utc=True)
         pq.ParquetWriter(io.BytesIO(), pa.schema([pa.field(column.name, found)])).close()
     except (PySparkException, pa.ArrowException, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise TargetError(
             f"column {column.name!r} ({column.dataType.simpleString()}) cannot be kept in Parquet: "
-            f"{reason}. Cast it to another type."
+            f"{reason(error)}. Cast it to another type."
         ) from None
     return found
 

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from tallygate.errors import LedgerError, TargetError
 from tallygate.ledger.ranges import Place, Range
-from tallygate.sinks.parquet.entry import Entry, Run
+from tallygate.ledger.runs import Run
+from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import COMPACTION, LEDGER, Folder, sync
 from tallygate.sinks.parquet.ledger import FolderLedger
 from tallygate.sinks.parquet.letters import read_letters, write_letters

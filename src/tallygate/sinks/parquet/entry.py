@@ -5,33 +5,16 @@ nothing has to be added up, and nothing is ever changed after it was seen.
 """
 
 import json
-import os
-import socket
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tallygate.errors import FencedError
 from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.runs import Run, now
 
-__all__ = ["Entry", "Run", "fenced"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """Who writes: the number of the run and where it is."""
-
-    epoch: int = 0
-    host: str = ""
-    pid: int = 0
-    started: str = ""
-
-    @classmethod
-    def mine(cls, epoch: int) -> "Run":
-        return cls(epoch, socket.gethostname(), os.getpid(), _now())
+__all__ = ["Entry"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class Entry:
     def next(self, run: Run, **changes: Any) -> "Entry":
         """The entry that follows this one."""
         own: dict[str, Any] = {"batch": None, "ranges": (), "rows": 0, "moved_to": None}
-        fresh = {"number": self.number + 1, "run": run, "id": uuid.uuid4().hex, "time": _now()}
+        fresh = {"number": self.number + 1, "run": run, "id": uuid.uuid4().hex, "time": now()}
         return replace(self, **{**own, **changes, **fresh})
 
     def moved(self, ranges: Iterable[Range]) -> dict[str, Any]:
@@ -109,20 +92,6 @@ class Entry:
                 "columns": tuple((name, kind) for name, kind in fields["columns"]),
             }
         )
-
-
-def fenced(entry: Entry, run: Run) -> FencedError:
-    """What an older run hears when it finds the entry of a newer one."""
-    newer = entry.run
-    return FencedError(
-        f"run {run.epoch} of pipeline {entry.pipeline!r} is fenced: run {newer.epoch} took over on "
-        f"{newer.host} (pid {newer.pid}) at {newer.started}. This one wrote nothing more; stop one "
-        "of the two."
-    )
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S%z")
 
 
 def _range_fields(each: Range) -> dict[str, Any]:

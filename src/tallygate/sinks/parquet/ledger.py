@@ -18,7 +18,8 @@ from typing import Any
 from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
 from tallygate.ledger.ranges import MovedError
-from tallygate.sinks.parquet.entry import Entry, Run, fenced
+from tallygate.ledger.runs import Run, fenced
+from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import LEDGER, Folder, sync
 
 __all__ = ["FolderLedger"]
@@ -53,7 +54,7 @@ class FolderLedger:
                 "somebody removed it. Start again with another checkpoint to write it anew."
             )
         if found.run.epoch > self.run.epoch:
-            raise fenced(found, self.run)
+            raise fenced(self.pipeline, self.run.epoch, found.run)
         return found
 
     def begin(self, columns: tuple[tuple[str, str], ...]) -> None:

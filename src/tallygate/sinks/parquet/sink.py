@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from tallygate.errors import LedgerError, TargetError
+from tallygate.errors import TargetError
 from tallygate.failpoints import reach
 from tallygate.ledger.ranges import MovedError, Range, count, is_topic, remaining
 from tallygate.sinks.parquet.entry import Entry
@@ -26,7 +26,7 @@ from tallygate.sinks.parquet.letters import FoundLetters, write_letters
 from tallygate.sinks.parquet.rows import disk_errors
 from tallygate.sinks.parquet.writer import RowWriter
 from tallygate.sinks.sink import Batch, Retry, Written
-from tallygate.sinks.tasks import Report, run_tasks, slowest
+from tallygate.sinks.tasks import Report, run_tasks, skipped, slowest
 
 __all__ = ["ParquetSink"]
 
@@ -53,25 +53,16 @@ class ParquetSink:
 
     def _write(self, frame: DataFrame, batch: Batch) -> Written:
         before = self.ledger.current()
-        if batch.id and not before.positions:
-            raise LedgerError(
-                f"{self.ledger.folder.path} holds no commit of a batch, but the checkpoint goes on "
-                f"with batch {batch.id}: what came before would be missing. Remove the checkpoint "
-                "to write the folder from the beginning."
-            )
         left = remaining(batch.ranges, before.positions, divisible=self.divisible)
         reach("batch-planned", batch.id)
         if not left:
-            if self.stateful:  # its rows are in the folder, but Spark's state may not be
-                frame.write.format("noop").mode("append").save()
-            return Written("skipped")
+            return skipped(frame, stateful=self.stateful)
         with disk_errors(self.ledger.staging):
             commit = self.ledger.fresh()
             files = commit.with_name(f"{commit.name}-files")
             files.mkdir()
-        whole = {each for each in batch.ranges if len(each)}
-        trim = set(filter(len, left)) != whole
         ranges = {each.place: each for each in left}
+        trim = batch.is_in_part(left)
         writer = RowWriter(str(files), self.columns, batch.id, ranges, trim)
         counted = all(is_topic(each.topic) for each in left)  # elsewhere one may be a whole file
         if counted and count(left) <= self.driver_rows:

@@ -8,11 +8,11 @@ from pyspark.sql import types as t
 
 from tallygate.errors import LedgerError, TargetError
 from tallygate.ledger.ranges import Known, MovedError, Range
+from tallygate.ledger.runs import fenced
 from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
 from tallygate.sinks.local_run import LocalRun
 from tallygate.sinks.parquet.columns import arrow_columns, described, differences
-from tallygate.sinks.parquet.entry import fenced
 from tallygate.sinks.parquet.folder import Folder
 from tallygate.sinks.parquet.ledger import FolderLedger
 from tallygate.sinks.parquet.letters import FoundLetters
@@ -129,7 +129,7 @@ class ParquetStore:
     def beat(self, progress: Mapping[str, Any]) -> bool:
         newest = self._ledger.newest()
         if newest is not None and newest.run.epoch > self._ledger.run.epoch:
-            raise fenced(newest, self._ledger.run)
+            raise fenced(self._pipeline, self._ledger.run.epoch, newest.run)
         return self._run.beat(progress)
 
     def end(self, outcome: str) -> None:

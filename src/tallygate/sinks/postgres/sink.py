@@ -30,6 +30,7 @@ from tallygate.ledger.ranges import Range, count, is_topic, remaining
 from tallygate.postgres.arrow import Connected, is_refusal, pooled
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.schema import SCHEMA
+from tallygate.quoting import backticked
 from tallygate.records.decoding import Decoder
 from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target
@@ -41,7 +42,7 @@ from tallygate.sinks.postgres.writer import (
     reason,
 )
 from tallygate.sinks.sink import Batch, Retry, Written
-from tallygate.sinks.tasks import Report, run_tasks, slowest
+from tallygate.sinks.tasks import Report, run_tasks, skipped, slowest
 
 __all__ = ["PostgresSink"]
 
@@ -81,16 +82,13 @@ class PostgresSink:
         left = remaining(batch.ranges, positions, divisible=self.divisible)
         reach("batch-planned", batch.id)
         if not left:
-            if self.stateful:  # its rows are in the table, but Spark's state may not be
-                frame.write.format("noop").mode("append").save()
-            return Written("skipped")
-        whole = {each for each in batch.ranges if len(each)}
-        writer = self._writer(batch, left, trim=set(filter(len, left)) != whole)
+            return skipped(frame, stateful=self.stateful)
+        writer = self._writer(batch, left, trim=batch.is_in_part(left))
         prepared = self._prepared(frame)
         counted = all(is_topic(each.topic) for each in left)  # elsewhere one may be a whole file
         if counted and count(left) <= self.driver_rows and self.mode != "replace":
             return self._by_driver(prepared, writer, left)
-        if self._by_partition_fits(frame, whole):
+        if self._by_partition_fits(frame, batch):
             return self._by_partition(prepared, writer, left)
         return self._by_staging(prepared, writer, left)
 
@@ -116,9 +114,9 @@ class PostgresSink:
         if self.decoder is not None:
             return frame
         special = {
-            column.name: f.concat(f.lit("\x01"), f.to_json(f.col(_quoted(column.name))))
+            column.name: f.concat(f.lit("\x01"), f.to_json(f.col(backticked(column.name))))
             if column.json
-            else f.col(_quoted(column.name)).cast("string")
+            else f.col(backticked(column.name)).cast("string")
             for column in self.columns
             if column.json or column.text
         }
@@ -128,12 +126,12 @@ class PostgresSink:
     def _plain_append(self) -> bool:
         return self.mode == "append" and not self.key
 
-    def _by_partition_fits(self, frame: DataFrame, whole: set[Range]) -> bool:
+    def _by_partition_fits(self, frame: DataFrame, batch: Batch) -> bool:
         """One Spark partition for each range that holds anything, and no second one of the same."""
         if not (self._plain_append and self.narrow):
             return False
         partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
-        return bool(partitions == len(whole))
+        return bool(partitions == len(batch.whole))
 
     def _by_driver(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
         started = time.perf_counter()
@@ -272,7 +270,3 @@ def _arrow(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema(
         [pa.field(c.name, c.arrow, metadata=JSON if c.json else None) for c in columns]
     )
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

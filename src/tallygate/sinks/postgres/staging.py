@@ -18,6 +18,7 @@ from tallygate.ledger.letters import Letter
 from tallygate.ledger.postgres import Claim
 from tallygate.postgres.arrow import Connected, is_refusal
 from tallygate.postgres.schema import SCHEMA
+from tallygate.quoting import double_quoted
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.postgres.table import Column, Target
 from tallygate.sinks.postgres.writer import refused
@@ -136,7 +137,7 @@ class Staging:
         return int(counted[0][0])
 
     def _statement(self) -> str:
-        names = ", ".join(_identifier(column.name) for column in self.columns)
+        names = ", ".join(double_quoted(column.name) for column in self.columns)
         chosen = (
             f"FROM {self._quoted} WHERE _attempt = ANY (string_to_array($1, ',')) "
             "AND _row > $2 AND _row <= $3"
@@ -144,11 +145,11 @@ class Staging:
         into = f"INSERT INTO {self.target.quoted} ({names})"
         if not self.key:
             return f"{into} SELECT {names} {chosen} ORDER BY _row"
-        keys = ", ".join(_identifier(name) for name in self.key)
+        keys = ", ".join(double_quoted(name) for name in self.key)
         if self.mode == "append":
             return f"{into} SELECT {names} {chosen} ORDER BY _row ON CONFLICT ({keys}) DO NOTHING"
         changes = ", ".join(
-            f"{_identifier(column.name)} = EXCLUDED.{_identifier(column.name)}"
+            f"{double_quoted(column.name)} = EXCLUDED.{double_quoted(column.name)}"
             for column in self.columns
             if column.name not in self.key
         )
@@ -168,7 +169,7 @@ class Staging:
     def _letter(self, connection: Connected, listed: str, row: int, message: str) -> Letter:
         names = [column.name for column in self.staged]
         found = connection.rows(
-            f"SELECT {', '.join(f'{_identifier(name)}::text' for name in names)} "
+            f"SELECT {', '.join(f'{double_quoted(name)}::text' for name in names)} "
             f"FROM {self._quoted} WHERE _row = $1 AND _attempt = ANY (string_to_array($2, ','))",
             row,
             listed,
@@ -192,7 +193,3 @@ class Staging:
     @property
     def _quoted(self) -> str:
         return f"{SCHEMA}.{self.name}"
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

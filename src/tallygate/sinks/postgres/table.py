@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
 from tallygate.postgres.schema import SCHEMA
+from tallygate.quoting import double_quoted
 from tallygate.records.decoding import COORDINATES
 
 __all__ = ["Column", "Target", "columns_of", "ensure_table", "unique_on"]
@@ -80,7 +81,7 @@ class Target:
     @property
     def quoted(self) -> str:
         """As it is written in SQL, and as `parse` reads it."""
-        return ".".join('"' + part.replace('"', '""') + '"' for part in (self.schema, self.name))
+        return f"{double_quoted(self.schema)}.{double_quoted(self.name)}"
 
     @property
     def identifier(self) -> sql.Identifier:

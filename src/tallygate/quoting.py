@@ -1,0 +1,13 @@
+"""Names in SQL, whatever they hold: Spark quotes them in one way, PostgreSQL in another."""
+
+__all__ = ["backticked", "double_quoted"]
+
+
+def backticked(name: str) -> str:
+    """A name as Spark reads it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def double_quoted(name: str) -> str:
+    """A name as PostgreSQL reads it."""
+    return '"' + name.replace('"', '""') + '"'

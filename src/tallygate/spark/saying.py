@@ -1,0 +1,32 @@
+"""What Spark said, in one line that a reader can use."""
+
+import re
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+__all__ = ["reason"]
+
+
+def reason(error: BaseException) -> str:
+    """What happened, without Spark's codes; of an error in the JVM, what caused it."""
+    said = _cause(error) if isinstance(error, Py4JJavaError) else _first(str(error))
+    said = re.sub(r"^\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
+    return said.rstrip(" .;") or type(error).__name__
+
+
+def _cause(error: Any) -> str:
+    cause = error.java_exception
+    where = ""
+    while cause.getCause() is not None:
+        file = re.search(r"reading file (\S+)\.", str(cause.getMessage()))
+        where = f" (in {file[1]})" if file else where
+        cause = cause.getCause()
+    said = str(cause.toString()).strip()
+    first = said.splitlines()[-1] if said.startswith("Traceback") else _first(said)
+    return first + where
+
+
+def _first(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else ""
