@@ -1,0 +1,1 @@
+"""Faults on purpose, under load, each followed by an audit."""
