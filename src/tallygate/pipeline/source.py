@@ -6,7 +6,7 @@ the rows, and nothing crosses between the JVM and Python twice.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -114,13 +114,19 @@ def _declared(ddl: str) -> pa.Schema:
     return to_arrow_schema(cast(t.StructType, schema))
 
 
-def decoded(raw: DataFrame, source: Kafka, keeper: Keeper) -> DataFrame:
-    """The source's fields and metadata; what is unfit is left with the keeper."""
+def decoded(
+    raw: DataFrame,
+    source: Kafka,
+    keeper: Keeper,
+    saw: Callable[[pa.RecordBatch], None] | None = None,
+) -> DataFrame:
+    """The source's fields and metadata; what is unfit is left with the keeper. `saw` is shown each
+    block of raw records, in the worker."""
     decoder = decoder_of(source, tuple(METADATA.names))
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))
-    step = _DecodeStep(decoder, keeper, source.headers)
+    step = _DecodeStep(decoder, keeper, source.headers, saw)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
@@ -133,9 +139,12 @@ class _DecodeStep:
     decoder: Decoder
     keeper: Keeper
     headers: bool
+    saw: Callable[[pa.RecordBatch], None] | None
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for raw in blocks:
+            if self.saw is not None and raw.num_rows:
+                self.saw(raw)
             fit, unfit = self.decoder.decode(raw)
             if unfit:
                 self.keeper.keep([letter_of(raw, each.index, each.cause) for each in unfit])

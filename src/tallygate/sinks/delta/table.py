@@ -37,7 +37,12 @@ class Transaction:
 
     @property
     def exists(self) -> bool:
-        return int(self._transaction.readVersion()) >= 0
+        return self.version >= 0
+
+    @property
+    def version(self) -> int:
+        """The version of the table that it reads."""
+        return int(self._transaction.readVersion())
 
     @property
     def table_id(self) -> str:
