@@ -29,6 +29,7 @@ def _ledger(lake: Lake, by: int) -> Iterator[None]:
     fields = json.loads(kept)
     for place in fields["positions"]:
         place[2] += by if place[1] == 0 else 0
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     file.write_text(json.dumps(fields))
     yield
     file.write_text(kept)

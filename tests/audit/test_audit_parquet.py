@@ -89,7 +89,7 @@ def test_windows_that_the_watermark_has_closed_are_compared(flow: Flow) -> None:
     flow.send(300, partition=0)
     flow.run(**fields)
     whole = audited(flow, **fields)
-    assert (whole.verdict, whole.records, whole.rows) == (Verdict.VALID, 300, 48)
+    assert (whole.verdict, whole.records, whole.rows) == (Verdict.VALID, 300, 32)
     with _planted(folder):
         _rewrite(folder, lambda rows: [rows[0], *rows[2:]])
         assert counts(audited(flow, **fields)) == {"missing": 1}

@@ -33,9 +33,7 @@ def test_a_record_is_followed_to_its_row_and_back(flow: Flow, kind: str) -> None
     }[kind]
     fields = {"sink": sink, "transform": "SELECT * FROM source WHERE id <> 7"}
     flow.send(8, partition=0)
-    abort(flow.stack.cluster.connection, flow.name, '{"id": 1, "account": "x"}', partition=0)
     flow.run(**fields)
-    flow.send(1, partition=0)
     whole = _followed(flow, 3, **fields)
     assert (whole.became, whole.key, whole.value) == ("row", "a3", '{"id": 3, "account": "a3"}')
     assert len(whole.rows) == 1
@@ -43,23 +41,28 @@ def test_a_record_is_followed_to_its_row_and_back(flow: Flow, kind: str) -> None
     if kind != "kafka":
         assert whole.commit is not None
         assert whole.commit.batch == 0
-    assert _followed(flow, 7, **fields).became == "filtered"
-    assert _followed(flow, 8, **fields).became == "no record"
-    assert _followed(flow, 99, **fields).became == "unread"
     where = "value LIKE '%\"id\":3,%'" if kind == "kafka" else "id = 3"
     assert _back(flow, where, **fields) == [3]
 
 
-def test_what_is_missing_and_what_is_dead_is_said(flow: Flow) -> None:
+def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
+    connection = flow.stack.cluster.connection
+    fields = {"transform": "SELECT * FROM source WHERE id <> 2"}
     flow.send(3, partition=0)
-    with Producer(flow.stack.cluster.connection) as producer:
+    with Producer(connection) as producer:
         producer.send(flow.name, "bad", partition=0)
-    flow.run()
+    abort(connection, flow.name, '{"id": 1, "account": "x"}', partition=0)
+    flow.run(**fields)
+    flow.send(1, partition=0)
+    assert _followed(flow, 2, **fields).became == "filtered"
+    assert _followed(flow, 4, **fields).became == "no record"
+    assert _followed(flow, 6, **fields).became == "unread"
+    assert _followed(flow, 99, **fields).became == "unread"
     flow.execute("DELETE FROM {table} WHERE id = 1")
-    gone = _followed(flow, 1)
+    gone = _followed(flow, 1, **fields)
     assert (gone.became, gone.right) == ("missing", False)
     assert [row["id"] for row in gone.expected] == [1]
-    dead = _followed(flow, 3)
+    dead = _followed(flow, 3, **fields)
     assert dead.became == "dead letter"
     assert dead.cause
     with pytest.raises(ConfigError, match="--where 'nonsense = 1'"):

@@ -28,7 +28,8 @@ def check(case: Case, *, partial: bool, sampled: bool) -> Found:
     found = by_coordinates(case, plan, rows) if located else by_content(case, plan, rows)
     if not partial:
         expected = case.evidence.shaped(case.kept(plan), carries=plan.carries)
-        found = replace(found, anomalies=(*found.anomalies, *case.evidence.own(expected)))
+        own = case.evidence.own(expected, case.scope.ranges)
+        found = replace(found, anomalies=(*found.anomalies, *own))
     return _excused(case, _with_sides(case, found))
 
 

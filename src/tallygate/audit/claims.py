@@ -87,5 +87,6 @@ class Evidence(Protocol):
     def letter(self, at: Coordinates) -> str | None:
         """Why the record is a dead letter; None if it is none."""
 
-    def own(self, expected: DataFrame) -> list[Anomaly]:
-        """What is wrong in ways that only this kind of sink knows."""
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
+        """What is wrong in ways that only this kind of sink knows, if these are the rows that
+        should be there of the ranges that could be read again."""

@@ -7,6 +7,7 @@ the stretches whose digests differ are then compared row by row.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -134,10 +135,7 @@ def compared(
     same = [f.col(f"mine.by{n}").eqNullSafe(f.col(f"theirs.by{n}")) for n in range(len(by))]
     mine = _summed(expected, by, content, "expected").alias("mine")
     theirs = _summed(found, by, content, "found").alias("theirs")
-    condition = same[0]
-    for each in same[1:]:
-        condition = condition & each
-    joined = mine.join(theirs, condition, "full_outer")
+    joined = mine.join(theirs, reduce(Column.__and__, same, f.lit(True)), "full_outer")
     wanted, there = f.coalesce("expected_rows", f.lit(0)), f.coalesce("found_rows", f.lit(0))
     kind = (
         f.when(there == 0, "missing")

@@ -4,6 +4,8 @@ Whole tables are compared, so all of the source must be there to be read again, 
 must not have kept anything out (see `watermarks`); where it may have, differences are unknown.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -13,6 +15,7 @@ from tallygate.audit.comparing import Compared, compared
 from tallygate.audit.kafka import TopicEvidence
 from tallygate.audit.recompute import latest_by_key
 from tallygate.audit.watermarks import END, Watermarks, late_records, watermarks_at
+from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES
 from tallygate.spark.plan import Plan
 
@@ -23,14 +26,17 @@ _ANY = ("missing", "duplicate", "unexpected", "different")
 
 def by_content(case: Case, plan: Plan, rows: DataFrame) -> Found:
     marks = watermarks_at(case.source.checkpoint, case.claims.ranges) if case.watermarked else None
-    frame = case.kept(plan)
-    if plan.carries and case.key and case.mode == "upsert":
+    frame = whole = case.kept(plan)
+    newest = plan.carries and case.mode == "upsert"
+    if newest:
         frame = latest_by_key(frame, case.key)
     if marks is not None and case.mode == "append" and END in frame.columns:
         frame = marks.closed(frame)
         rows = marks.settled(rows) if END in rows.columns else rows
     done = _compared(case, case.evidence.shaped(frame, carries=plan.carries), rows)
     found = Found(done.rows, done.anomalies)
+    if newest and any(each.kind == "different" for each in done.anomalies):
+        found = _without_ties(case, found, whole, rows)
     if case.scope.unknown:
         found = found.but("results need all records, and some cannot be read again", *_ANY)
     if case.claims.moved:
@@ -51,6 +57,29 @@ def _compared(case: Case, shaped: DataFrame, rows: DataFrame) -> Compared:
         # The first row of a key stays; which one came first depends on the batches.
         return compared(expected.select(*case.key).distinct(), found, case.key, [])
     return compared(expected, found, case.key, [name for name in names if name not in case.key])
+
+
+def _without_ties(case: Case, found: Found, whole: DataFrame, rows: DataFrame) -> Found:
+    """Which of two records came last is known only if they are of one partition: of keys that are
+    in several, differences are unknown."""
+    names = list(map(backticked, case.key))
+    partitions = f.count_distinct("_topic", "_partition")
+    tied = whole.groupBy(*names).agg(partitions.alias("n")).where("n > 1").select(*names)
+    untied = latest_by_key(whole.join(tied, list(case.key), "left_anti"), case.key)
+    again = _compared(case, untied, rows.join(tied, list(case.key), "left_anti"))
+    before, sure = (
+        sum(each.count for each in anomalies if each.kind == "different")
+        for anomalies in (found.anomalies, again.anomalies)
+    )
+    if before == sure:
+        return found
+    kept = [each for each in found.anomalies if each.kind != "different"]
+    kept += [each for each in again.anomalies if each.kind == "different"]
+    said = (
+        f"{before - sure} different: records of their keys are in several partitions, and which "
+        "came last is not known"
+    )
+    return replace(found, anomalies=tuple(kept), unknown=(*found.unknown, said))
 
 
 def _last_by_key(shaped: DataFrame, rows: DataFrame) -> Compared:

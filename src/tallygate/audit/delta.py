@@ -45,7 +45,7 @@ class VersionEvidence:
     def letter(self, at: Coordinates) -> str | None:
         return self.letters.cause(at[:2], at[2]) if at in self.claims.letters else None
 
-    def own(self, expected: DataFrame) -> list[Anomaly]:
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
         return []
 
 

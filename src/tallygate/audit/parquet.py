@@ -49,7 +49,7 @@ class FolderEvidence:
                         return each.cause
         return None
 
-    def own(self, expected: DataFrame) -> list[Anomaly]:
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
         return []
 
 

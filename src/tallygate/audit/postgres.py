@@ -15,7 +15,9 @@ from tallygate.audit.claims import Claims, Commit, Coordinates
 from tallygate.audit.verdict import Anomaly
 from tallygate.errors import LedgerError
 from tallygate.ledger.ranges import Range
-from tallygate.postgres.connecting import connect, jdbc
+from tallygate.postgres.connecting import connect
+from tallygate.postgres.reading import Snapshot
+from tallygate.quoting import single_quoted
 from tallygate.sinks.postgres.table import Target
 from tallygate.spec import Postgres
 
@@ -30,9 +32,7 @@ class TableEvidence:
     spark: SparkSession
     dsn: str
     table: Target
-    snapshot: str
-    """For readers in other transactions."""
-    pages: int
+    snapshot: Snapshot
     claims: Claims
     pipeline: str
     timeout: float
@@ -43,22 +43,7 @@ class TableEvidence:
         return str(self.table)
 
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
-        """The table, in as many parts as there are cores, each a stretch of its pages. Each task's
-        transaction begins by taking over the snapshot."""
-        url, access = jdbc(self.dsn)
-        tasks = max(1, min(self.spark.sparkContext.defaultParallelism * 2, self.pages))
-        ends = [self.pages * number // tasks for number in range(1, tasks)]
-        starts = [0, *ends]
-        parts = [
-            f"ctid >= '({start},0)'::tid" + (f" AND ctid < '({end},0)'::tid" if end else "")
-            for start, end in zip(starts, [*ends, None], strict=True)
-        ]
-        properties = {
-            **access,
-            "fetchsize": str(FETCHED),
-            "sessionInitStatement": TAKE_OVER.format(snapshot=self.snapshot),
-        }
-        return self.spark.read.jdbc(url, self.table.quoted, predicates=parts, properties=properties)
+        return self.snapshot.rows(self.spark, "true" if within is None else _where(within))
 
     def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
         return frame
@@ -74,7 +59,7 @@ class TableEvidence:
             )
         return None if cause is None else str(cause)
 
-    def own(self, expected: DataFrame) -> list[Anomaly]:
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
         return []
 
 
@@ -93,7 +78,8 @@ def table_evidence(
         size = _one(connection, "SELECT pg_relation_size(%s)", table.quoted)
         block = _one(connection, "SELECT current_setting('block_size')")
         pages = int(str(size)) // int(str(block))
-        yield TableEvidence(spark, dsn, table, snapshot, pages, claims, pipeline, timeout)
+        held = Snapshot(dsn, table.quoted, snapshot, pages)
+        yield TableEvidence(spark, dsn, table, held, claims, pipeline, timeout)
 
 
 def _claims(connection: psycopg.Connection, pipeline: str) -> Claims:
@@ -136,3 +122,13 @@ def _claims(connection: psycopg.Connection, pipeline: str) -> Claims:
 def _one(connection: psycopg.Connection, query: str, *values: object) -> object:
     row = connection.execute(query.encode(), values or None).fetchone()
     return None if row is None else row[0]
+
+
+def _where(ranges: Sequence[Range]) -> str:
+    """That a row's record lies in one of the ranges, in PostgreSQL's words."""
+    parts = [
+        f"(_topic = {single_quoted(each.topic)} AND _partition = {each.partition} "
+        f"AND _offset >= {each.start} AND _offset < {each.until})"
+        for each in ranges
+    ]
+    return " OR ".join(parts) or "false"

@@ -47,15 +47,20 @@ def disordered(rows: DataFrame) -> list[Anomaly]:
 
 
 def aborted_twins(
-    committed: DataFrame, everything: DataFrame, expected: DataFrame, by: Sequence[str]
+    known: DataFrame,
+    committed: DataFrame,
+    everything: DataFrame,
+    expected: DataFrame,
+    by: Sequence[str],
 ) -> list[Anomaly]:
     """Rows that are one too many, and of which an aborted write is there too. An aborted write
-    alone is nothing: what is tried again is often sent again."""
+    alone is nothing: what is tried again is often sent again. `known` are the committed rows of
+    which it is known how many there should be."""
     gone = everything.join(committed.select(*_AT), list(_AT), "left_anti").select(*by).distinct()
     if gone.isEmpty():
         return []
     wanted = expected.groupBy(*by).agg(f.count(f.lit(1)).alias("wanted"))
-    there = committed.groupBy(*by).agg(f.count(f.lit(1)).alias("there"))
+    there = known.groupBy(*by).agg(f.count(f.lit(1)).alias("there"))
     twins = _joined(there, gone, by, "left_semi")
     both = _joined(twins, wanted, by, "left")
     surplus = f.col("there") - f.coalesce("wanted", f.lit(0))

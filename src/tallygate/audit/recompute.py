@@ -23,7 +23,7 @@ from tallygate.pipeline.source import decoded, decoder_of
 from tallygate.pipeline.static import Statics
 from tallygate.pipeline.transform import transformed
 from tallygate.quoting import backticked
-from tallygate.records.decoding import COORDINATES, METADATA, Decoder
+from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
@@ -96,10 +96,11 @@ class Source:
             raw = records(self.spark, self.connection, mine, headers=source.headers)
             if spec.transform is None and isinstance(spec.sink, KafkaSink):
                 return _passed(raw, source, spec.sink.key, noted)
+            if spec.transform is None:
+                plain = raw.select("value", "topic", "partition", "offset")
+                whole = source.model_copy(update={"headers": False})
+                return decoded(plain, whole, noted, noted.saw, COORDINATES)
             views[name] = decoded(raw, source, noted, noted.saw)
-        if spec.transform is None:
-            extra = set(METADATA.names) - set(COORDINATES)
-            return next(iter(views.values())).drop(*extra)
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
 

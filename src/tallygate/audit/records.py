@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.ranges import Place, Range
+from tallygate.pipeline.source import FETCH_WAIT_MS
 
 __all__ = ["records", "rounds"]
 
@@ -67,6 +68,7 @@ def _read(
         spark.read.format("kafka")
         .options(**connection.spark())
         .option("kafka.isolation.level", isolation)
+        .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
         .option("includeHeaders", str(headers).lower())
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starts))

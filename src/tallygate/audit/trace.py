@@ -30,7 +30,7 @@ from pyspark.sql import types as t
 from tallygate.audit.claims import Claims, Commit, Coordinates, Evidence
 from tallygate.audit.evidence import evidence_of, kafka_source
 from tallygate.audit.recompute import Noted, Source
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import From, Reading, read, to_record
 from tallygate.ledger.ranges import Range
@@ -172,7 +172,10 @@ def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | No
 def _record_at(at: Coordinates, connection: Connection) -> Record | None:
     topic, partition, offset = at
     what = Reading([topic], From.offset, offset, partitions=[partition], exit_at_end=True, limit=1)
-    found = [to_record(message) for batch in read(what, connection) for message in batch]
+    try:
+        found = [to_record(message) for batch in read(what, connection) for message in batch]
+    except LostRangeError:
+        return None
     return found[0] if found and found[0].offset == offset else None
 
 

@@ -27,7 +27,7 @@ from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
-__all__ = ["decoded", "decoder_of", "other_stream", "raw_stream"]
+__all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "other_stream", "raw_stream"]
 
 FETCH_WAIT_MS = 20
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -119,10 +119,11 @@ def decoded(
     source: Kafka,
     keeper: Keeper,
     saw: Callable[[pa.RecordBatch], None] | None = None,
+    metadata: tuple[str, ...] = tuple(METADATA.names),
 ) -> DataFrame:
     """The source's fields and metadata; what is unfit is left with the keeper. `saw` is shown each
     block of raw records, in the worker."""
-    decoder = decoder_of(source, tuple(METADATA.names))
+    decoder = decoder_of(source, metadata)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))

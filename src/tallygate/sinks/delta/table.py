@@ -128,6 +128,8 @@ class DeltaTable:
         stream = self._files.open(path)
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        except Py4JJavaError as error:
+            raise TargetError(f"{self.own(name)} cannot be read: {reason(error)}") from error
         finally:
             stream.close()
 
