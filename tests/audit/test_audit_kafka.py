@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.audits import abort, audited, counts
 from fixtures.flows import Flow
-from tallygate import KafkaSink
+from tallygate import KafkaSink, Producer
 from tallygate.audit.readings import disordered, two_readings
 from tallygate.audit.verdict import Verdict
 from tallygate.kafka import clients
@@ -79,9 +79,6 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
     assert counts(audited(flow, **fields)) == {"overclaimed": 5}
     topic.move_ledger(-5)
     records = topic.records()
-    topic.add(records[3])
-    topic.add(records[4], b"{}", [])
-    assert counts(audited(flow, **fields)) == {"duplicate": 1, "unexpected": 1}
     again = records[5]
     abort(
         topic.connection,
@@ -91,10 +88,11 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
         partition=again.partition,
         headers=list(again.headers),
     )
-    assert counts(audited(flow, **fields)) == {"duplicate": 1, "unexpected": 1}
-    topic.add(again)
+    topic.add(records[3])
+    topic.add(records[4], b"{}", [])
     found = counts(audited(flow, **fields))
-    assert found == {"duplicate": 2, "unexpected": 1, "aborted": 1}
+    assert found == {"duplicate": 1, "unexpected": 1}, "what was aborted is not there"
+    topic.add(again)
     topic.remove_first()
     found = counts(audited(flow, **fields))
     assert found == {"missing": 1, "duplicate": 2, "unexpected": 1, "aborted": 1}
@@ -107,7 +105,8 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
 def test_records_that_pass_as_they_are_and_an_aborted_one_of_the_source(flow: Flow) -> None:
     topic = Topic(flow)
     fields = {"sink": KafkaSink(topic.name)}
-    flow.send_text(["bad"])
+    with Producer(topic.connection) as producer:
+        producer.send(flow.name, "bad", partition=1)  # a partition in which nothing is fit
     abort(topic.connection, flow.name, '{"id": 1, "account": "x"}', partition=0)
     flow.send(30, partition=0)
     flow.run(**fields)

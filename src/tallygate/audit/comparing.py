@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.ranges import Place, Range
 from tallygate.quoting import backticked
-from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.tasks import within
 
 __all__ = ["EXAMPLES", "Compared", "Digests", "compared", "differing", "digests", "stretch"]
@@ -68,14 +67,13 @@ def digests(
         .when(f.coalesce(within(claimed), f.lit(False)), AROUND)
         .otherwise(OUTSIDE)
     )
-    topic, partition, offset = (f.col(name) for name in COORDINATES)
     hashed = _hash(("_offset", *content))
     rows = (
         frame.select(
             lies.alias("lies"),
-            topic.alias("topic"),
-            partition.alias("partition"),
-            f.floor(offset / size).cast("long").alias("number"),
+            f.col("_topic").alias("topic"),
+            f.col("_partition").alias("partition"),
+            f.expr(f"_offset div {size}").alias("number"),
             hashed.alias("hash"),
         )
         .groupBy("lies", "topic", "partition", "number")

@@ -1,6 +1,7 @@
 """Rows that carry the coordinates of their records, compared one by one."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -25,8 +26,10 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     ranges = case.scope.ranges
     claimed = list(case.claims.reached.values())
     size = stretch(ranges)
-    mine = digests(expected, content, size, ranges, claimed)
-    theirs = digests(found, content, size, ranges, claimed)
+    with ThreadPoolExecutor(2) as pool:  # while one side waits, the other works
+        first = pool.submit(digests, expected, content, size, ranges, claimed)
+        second = pool.submit(digests, found, content, size, ranges, claimed)
+    mine, theirs = first.result(), second.result()
     wrong = differing(mine, theirs, size, ranges)
     anomalies = list(_row_by_row(case, wrong, rows)) if wrong else []
     if theirs.outside:

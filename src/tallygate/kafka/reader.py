@@ -202,7 +202,12 @@ def list_offsets(
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
     """One end of each partition, or where a time begins."""
+    if not partitions:
+        return {}
     admin = clients.admin(connection)
+    with clients.explained(connection, "asking for offsets"):
+        # Without a connection that is up already, librdkafka often waits half a second for one.
+        admin.list_topics(partitions[0][0], timeout=ANSWER_TIMEOUT)
     asked = {TopicPartition(topic, number): spec for topic, number in partitions}
     futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_TIMEOUT)
     answers = clients.answer(futures, connection, "asking for offsets")

@@ -185,6 +185,8 @@ class KafkaWriter:
                 bad = {each.index for each in unfit}
                 good = [index for index in range(block.num_rows) if index not in bad]
                 block = block.take(pa.array(good, pa.int64()))
+            if not block.num_rows:
+                continue
             keys = block.column("key")
             if self.key is not None:
                 keys = decoded.column(self.key).cast(pa.string())
