@@ -32,7 +32,7 @@ class Sample:
 class Event:
     at: float
     kind: str
-    """`fault` when it begins, `heal` when it ends, `run` when a process starts or dies, else `note`."""
+    """`fault` when it begins, `heal` when it ends, `run` for a process, else `note`."""
     text: str
 
 

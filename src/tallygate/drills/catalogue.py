@@ -1,0 +1,34 @@
+"""Every drill there is, by name."""
+
+import secrets
+from collections.abc import Sequence
+
+from tallygate.drills import brokers, consumers, database, drivers, network, records
+from tallygate.drills.drill import Drill
+from tallygate.drills.mix import MIX, mix
+from tallygate.errors import ConfigError
+from tallygate.settings import nearest
+
+__all__ = ["DRILLS", "chosen"]
+
+DRILLS: dict[str, Drill] = {
+    **brokers.DRILLS,
+    **network.DRILLS,
+    **consumers.DRILLS,
+    **drivers.DRILLS,
+    **database.DRILLS,
+    **records.DRILLS,
+    MIX: mix(0),
+}
+
+
+def chosen(names: Sequence[str], seed: int | None, rounds: int) -> list[Drill]:
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise ConfigError(
+            f"there is no drill {unknown[0]!r}{nearest(unknown[0], DRILLS)}; see `tallygate drill "
+            "list`."
+        )
+    first = secrets.randbelow(1_000_000) if seed is None else seed
+    mixes = [mix(first + number) for number in range(rounds)]
+    return [each for name in names for each in (mixes if name == MIX else [DRILLS[name]])]

@@ -1,0 +1,328 @@
+"""One drill under way: its stack, its load, its pipeline, its clock and what happened.
+
+The order is the same for all: a topic and a pipeline of the drill's own, a load that runs all the
+time, a fault in the middle, healing, then no more load; when the pipeline has caught up, what was
+acknowledged is compared with what the sink holds, and the audit is asked too.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yaml
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import OffsetSpec
+
+from tallygate.audit.verdict import Report
+from tallygate.drills.jobs import Job
+from tallygate.drills.outcome import Control, Event, Sample
+from tallygate.drills.plain import PlainJob
+from tallygate.drills.proxy import Proxy
+from tallygate.drills.workload import SCHEMA, Workload, ids_in
+from tallygate.errors import TallygateError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import Acks
+from tallygate.kafka.reader import list_offsets
+from tallygate.kafka.topics import Topics
+from tallygate.postgres.connecting import connect
+from tallygate.quoting import double_quoted
+from tallygate.settings import Settings
+from tallygate.stack import Stack
+from tallygate.waiting import wait_until
+
+__all__ = ["Scene"]
+
+PARTITIONS = 3
+EVERY = 0.25
+START_TIMEOUT = 90.0
+CATCH_UP_TIMEOUT = 180.0
+QUICK_START = "spark.conf.spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
+
+
+class Scene:
+    def __init__(
+        self,
+        name: str,
+        stack: Stack,
+        proxies: Sequence[Proxy],
+        settings: Settings,
+        folder: Path,
+        told: Callable[[str, Event], None],
+    ) -> None:
+        """`proxies` stand before the brokers, in the order of their numbers. `told` hears of every
+        event of the drill."""
+        self.drill, self.stack, self.folder, self.proxies = name, stack, folder, proxies
+        self.settings = settings.with_flags({"stack": stack.name})
+        self.name = name.replace("-", "_")
+        self.topic = name
+        self.connection: Connection = stack.cluster.connection
+        self.topics = Topics(self.connection, self.settings)
+        self.events: list[Event] = []
+        self.samples: list[Sample] = []
+        self.workload = Workload(self.connection, self.topic)
+        self.fault_at: float | None = None
+        self.committed_query = (
+            "SELECT coalesce(sum(next_offset - first_offset), 0) FROM tallygate.positions "
+            f"WHERE pipeline = '{self.name}'"
+        )
+        """How many records are done."""
+        self.wrong: list[str] = []
+        """What did not hold, besides lost and repeated records."""
+        self.expected_unknown: Callable[[str], bool] = lambda _: False
+        """What the audit cannot see because the drill took it away."""
+        self.ask_audit: Callable[[], Report]
+        self.report: Report | None = None
+        self._told = told
+        self._began = time.monotonic()
+        self._jobs: list[Job] = []
+        self._ending = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # What happens
+
+    def event(self, kind: str, text: str) -> None:
+        event = Event(round(time.monotonic() - self._began, 2), kind, text)
+        self.events.append(event)
+        self._told(self.drill, event)
+        with (self.folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(event)) + "\n")
+
+    @contextmanager
+    def fault(self, text: str, healed: str) -> Iterator[None]:
+        """The fault lasts as long as the block."""
+        if self.fault_at is None:
+            self.fault_at = time.monotonic()
+        self.event("fault", text)
+        yield
+        self.event("heal", healed)
+
+    # The load and the pipeline
+
+    def create_topic(self, name: str | None = None, **options: Any) -> None:
+        given = {"partitions": PARTITIONS, "replication": 3, **options}
+        self.topics.create(name or self.topic, **given)
+
+    def spec(self, **changes: Any) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "source": {"topic": self.topic, "schema": SCHEMA, "max_records": 2000},
+            "sink": {"postgres": self.name},
+            "checkpoint": str(self.folder / "checkpoint"),
+            **changes,
+        }
+
+    @property
+    def spec_file(self) -> Path:
+        return self.folder / f"{self.name}.yaml"
+
+    def pipeline(self, spec: dict[str, Any] | None = None, *flags: str, name: str = "") -> Job:
+        """The pipeline as a program of its own."""
+        path = self.folder / f"{name}.yaml" if name else self.spec_file
+        path.write_text(yaml.safe_dump(spec or self.spec(), sort_keys=False))
+        command = [sys.executable, "-m", "tallygate", "run", str(path), "--json"]
+        command += ["--name", self.stack.name, "--set", QUICK_START, *flags]
+        return self.job(name or "the pipeline", command)
+
+    def plain(self, **fields: Any) -> Job:
+        """The plain job beside it, into a table of its own."""
+        given = {
+            "topic": self.topic,
+            "checkpoint": str(self.folder / "plain-checkpoint"),
+            "dsn": self.stack.dsn,
+            "table": f"{self.name}_plain",
+            "died": str(self.folder / "plain-died"),
+            **fields,
+        }
+        job = PlainJob(self.connection.bootstrap_servers, **given)
+        return self.job("the plain job", job.command())
+
+    def careless(self, acks: Acks, **options: Any) -> Workload:
+        """A producer that asks for less, on a topic of its own."""
+        name = f"{self.topic}-acks-{acks}"
+        self.create_topic(
+            name, **{"partitions": 1, "configs": {"min.insync.replicas": "1"}, **options}
+        )
+        return Workload(self.connection, name, rate=200, acks=acks)
+
+    def start(self, *jobs: Job, first: int = 200) -> None:
+        """Some records first, then the pipeline, then the load; and wait until all of it runs."""
+        if self.topic not in self.topics.names():
+            self.create_topic()
+        self.workload.send(first)
+        for job in jobs:
+            job.start()
+        self._sampler.start()
+        self.wait_committed(1, START_TIMEOUT)
+        self.workload.start()
+        self.event("note", "the pipeline commits, the load is on")
+
+    # How far everything is
+
+    @property
+    def committed(self) -> int:
+        return self.samples[-1].committed if self.samples else 0
+
+    def positions(self) -> dict[int, int]:
+        """The ledger's next offset for each partition."""
+        with connect(self.stack.dsn, timeout=2, autocommit=True) as connection:
+            rows = connection.execute(
+                "SELECT partition, next_offset FROM tallygate.positions WHERE pipeline = %s",
+                (self.name,),
+            )
+            return {int(partition): int(offset) for partition, offset in rows}
+
+    def wait_committed(self, more: int, timeout: float = 60) -> None:
+        """Wait until the pipeline has committed so many more records."""
+        wanted = self.committed + more
+        wait_until(
+            lambda: self.committed >= wanted,
+            timeout,
+            lambda: f"the pipeline did not commit for {timeout:.0f} s; see {self.folder}",
+        )
+
+    def catch_up(self, timeout: float = CATCH_UP_TIMEOUT) -> None:
+        """No more load, and wait until the pipeline has everything."""
+        self.workload.stop()
+        self.event("note", "the load is off")
+        places = [(self.topic, number) for number in self.workload.moments]
+
+        def done() -> bool:
+            with suppress(TallygateError, psycopg.Error, KafkaException):
+                ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
+                held = self.positions()
+                return all(held.get(number, 0) >= end for (_, number), end in ends.items())
+            return False
+
+        wait_until(
+            done, timeout, f"the pipeline did not catch up in {timeout:.0f} s; see {self.folder}",
+            every=EVERY,
+        )  # fmt: skip
+        self.event("note", "the pipeline has caught up")
+
+    # What the sinks hold
+
+    def rows(self, table: str | None = None) -> Counter[int]:
+        """How often each id is in a table."""
+        with connect(self.stack.dsn, timeout=10, autocommit=True) as connection:
+            quoted = double_quoted(table or self.name)
+            query = f"SELECT id, count(*) FROM public.{quoted} WHERE id IS NOT NULL GROUP BY id"
+            found = connection.execute(query.encode())
+            return Counter({int(number): int(count) for number, count in found})
+
+    def missing_and_repeated(
+        self, held: Counter[int], workload: Workload | None = None
+    ) -> tuple[int, int]:
+        promised = (workload or self.workload).acknowledged
+        lost = sum(1 for number in promised if number not in held)
+        return lost, sum(count - 1 for count in held.values() if count > 1)
+
+    def plain_control(
+        self, what: str, must: str = "repeat", name: str = "plain foreachBatch"
+    ) -> Control:
+        lost, twice = self.missing_and_repeated(self.rows(f"{self.name}_plain"))
+        return Control(name, what, must, len(self.workload.acknowledged), lost, twice)
+
+    def topic_control(self, workload: Workload, what: str) -> Control:
+        held = Counter(ids_in(workload.topic, self.connection))
+        lost, twice = self.missing_and_repeated(held, workload)
+        name = f"acks={workload.acks}"
+        return Control(name, what, "lose", len(workload.acknowledged), lost, twice)
+
+    def wait_plain(self, timeout: float = 60) -> None:
+        """Wait until the plain job's table does not grow any more, or has everything."""
+        before, since = -1, time.monotonic()
+        deadline = since + timeout
+        while time.monotonic() < deadline:
+            try:
+                now = sum(self.rows(f"{self.name}_plain").values())
+            except (TallygateError, psycopg.Error):
+                now = -1
+            if now != before:
+                before, since = now, time.monotonic()
+            if now >= len(self.workload.acknowledged) and time.monotonic() - since > 4:
+                return
+            time.sleep(0.5)
+
+    def audited(self) -> Report:
+        """Ask the audit, at the end or while the source is still there."""
+        self.event("note", "the audit recomputes")
+        self.report = self.ask_audit()
+        return self.report
+
+    # How long it took
+
+    def commits_again(self) -> float | None:
+        """Seconds from the fault until a record was committed that was produced after it."""
+        if self.fault_at is None:
+            return None
+        at = self.fault_at - self._began
+        before = [s for s in self.samples if s.at <= at]
+        produced = before[-1].produced if before else 0
+        after = [s.at for s in self.samples if s.at > at and s.committed > produced]
+        return round(after[0] - at, 2) if after else None
+
+    def acknowledged_again(self) -> float | None:
+        if self.fault_at is None:
+            return None
+        found = self.workload.acknowledged_again(self.fault_at)
+        return None if found is None else round(found, 2)
+
+    def longest_pause(self) -> float | None:
+        """The longest time without a commit while there was something to commit."""
+        longest, since = 0.0, None
+        for before, after in zip(self.samples, self.samples[1:], strict=False):
+            idle = after.committed == before.committed and before.acknowledged > before.committed
+            if not idle:
+                since = None
+                continue
+            since = before.at if since is None else since
+            longest = max(longest, after.at - since)
+        return round(longest, 2) if self.samples else None
+
+    def close(self) -> None:
+        self._ending.set()
+        for job in self._jobs:
+            job.end()
+        if self._sampler.is_alive():
+            self._sampler.join()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._began, 1)
+
+    def job(self, name: str, command: Sequence[str]) -> Job:
+        """A program that is started again when it dies, until the drill ends."""
+        log = self.folder / f"{name.removeprefix('the ').replace(' ', '-')}.log"
+        told: Callable[[str], None] = lambda text: self.event("run", text)  # noqa: E731
+        job = Job(name, command, log, told)
+        self._jobs.append(job)
+        return job
+
+    def _sample(self) -> None:
+        """From the first commit on; while the store is away, what is known stays."""
+        connection: psycopg.Connection | None = None
+        committed = 0
+        while not self._ending.wait(EVERY):
+            try:
+                if connection is None or connection.closed:
+                    connection = connect(self.stack.dsn, timeout=2, autocommit=True)
+                row = connection.execute(self.committed_query.encode()).fetchone()
+                committed = int(row[0]) if row else committed
+            except (TallygateError, psycopg.Error):
+                if connection is not None:
+                    connection.close()
+                connection = None
+            at = round(time.monotonic() - self._began, 2)
+            acknowledged = len(self.workload.acknowledged)
+            self.samples.append(Sample(at, self.workload.produced, acknowledged, committed))
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,138 @@
+"""The load of a drill: numbered records at a steady rate, and a book of what became of each.
+
+What was **acknowledged** is a promise of the brokers, and the drill holds them to it. What was
+produced but never acknowledged may be there or not: neither is a fault.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import Acks, producer_properties
+from tallygate.kafka.reader import Reading, read
+from tallygate.waiting import wait_until
+
+__all__ = ["SCHEMA", "Workload", "ids_in"]
+
+SCHEMA = "id long, account string, amount double, at timestamp"
+ACCOUNTS = 50
+RECORD_LIFE = 120.0
+
+
+class Workload:
+    """A producer in a thread of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        *,
+        rate: int = 400,
+        acks: Acks = "all",
+        value: Callable[[int], str] | None = None,
+    ) -> None:
+        self.topic, self.acks, self._rate = topic, acks, rate
+        self._value = value or _payment
+        self.produced = 0
+        self.acknowledged: set[int] = set()
+        self.failed: set[int] = set()
+        self.moments: dict[int, list[tuple[float, float]]] = {}
+        """For each partition: when a record was produced, and when it was acknowledged."""
+        chosen = producer_properties(
+            acks=acks, idempotent=acks == "all", timeout_ms=int(RECORD_LIFE * 1000)
+        )
+        quick = {"linger_ms": 5, "retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500}
+        self._producer = clients.producer(connection, **chosen, **quick)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Produce nothing more, and wait until each record is acknowledged or has failed."""
+        self._ending.set()
+        self._thread.join()
+        left = self._producer.flush(RECORD_LIFE + 5)
+        if left:
+            raise TimeoutError(f"{left} records for {self.topic} are neither delivered nor failed")
+
+    def send(self, count: int) -> None:
+        """Produce so many at once, before the thread is started."""
+        for _ in range(count):
+            self._send()
+        self._producer.flush(60)
+
+    def wait_for(self, more: int, timeout: float = 60) -> None:
+        """Wait until so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + more
+        wait_until(
+            lambda: len(self.acknowledged) >= wanted,
+            timeout,
+            f"{more} more records for {self.topic} were not acknowledged in {timeout:.0f} s",
+        )
+
+    def acknowledged_again(self, since: float) -> float | None:
+        """Seconds from a moment until a record produced after it was acknowledged in every
+        partition; None if that did not come to pass."""
+        firsts = [
+            min((acked for sent, acked in moments if sent >= since), default=None)
+            for moments in self.moments.values()
+        ]
+        if not firsts or None in firsts:
+            return None
+        return max(first - since for first in firsts if first is not None)
+
+    def _run(self) -> None:
+        """At the rate, whatever became of the records before: a stall is made up for."""
+        started, already = time.monotonic(), self.produced
+        while not self._ending.is_set():
+            due = already + int((time.monotonic() - started) * self._rate)
+            while self.produced < due and not self._ending.is_set():
+                self._send()
+            self._producer.poll(0.01)
+
+    def _send(self) -> None:
+        number, sent = self.produced, time.monotonic()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.failed.add(number)
+                return
+            self.acknowledged.add(number)
+            moments = self.moments.setdefault(message.partition() or 0, [])
+            moments.append((sent, time.monotonic()))
+
+        try:
+            self._producer.produce(
+                self.topic, self._value(number), str(number % ACCOUNTS), on_delivery=delivered
+            )
+            self.produced += 1
+        except BufferError:
+            self._producer.poll(0.1)
+        except KafkaException:  # a topic that is away for a moment
+            self._producer.poll(0.1)
+
+
+def _payment(number: int) -> str:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    row = {"id": number, "account": f"a{number % ACCOUNTS}", "amount": number / 4, "at": at}
+    return json.dumps(row)
+
+
+def ids_in(topic: str, connection: Connection) -> list[int]:
+    """The ids in a topic, as often as they are there."""
+    found: list[int] = []
+    for batch in read(Reading([topic], exit_at_end=True), connection):
+        found += (_id(message) for message in batch)
+    return found
+
+
+def _id(message: Any) -> int:
+    return int(json.loads(message.value())["id"])
