@@ -34,8 +34,7 @@ def run(
     (outcome,) = play_all([_story(events)], folder, settings, progress, told)
     report = write_report([outcome], folder)
     yield from _table(outcome)
-    for text in (*outcome.wrong, *outcome.unknown):
-        yield text
+    yield from (*outcome.wrong, *outcome.unknown)
     yield f"Report: {report}"
     if outcome.verdict.exit_code:
         raise TallygateError(f"the demo's verdict is {outcome.verdict.value}; see {folder}.")

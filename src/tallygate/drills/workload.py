@@ -48,7 +48,7 @@ class Workload:
             acks=acks, idempotent=acks == "all", timeout_ms=int(RECORD_LIFE * 1000)
         )
         quick = {"linger_ms": 5, "retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500}
-        self._producer = clients.producer(connection, **chosen, **quick)
+        self._producer = clients.producer(connection, **{**chosen, **quick})
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
