@@ -6,11 +6,11 @@ killed, and the driver of each of the two. At the end the audit, and one table.
 
 from collections.abc import Callable, Iterator
 
-from tallygate.drills.brokers import leader_of, restore
 from tallygate.drills.drill import Drill
-from tallygate.drills.drivers import KILLED
+from tallygate.drills.faults.brokers import leader_of, restore
+from tallygate.drills.faults.drivers import KILLED
 from tallygate.drills.outcome import Control, Event, Outcome
-from tallygate.drills.report import write_report
+from tallygate.drills.report.page import write_report
 from tallygate.drills.running import new_folder, play_all
 from tallygate.drills.scene import Scene
 from tallygate.errors import TallygateError

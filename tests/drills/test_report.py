@@ -9,7 +9,7 @@ import pytest
 
 from tallygate.audit.verdict import Verdict
 from tallygate.drills.outcome import Control, Event, Outcome, Sample
-from tallygate.drills.report import write_report
+from tallygate.drills.report.page import write_report
 
 LOSES = Control("acks=1", "A producer that waits for the leader only.", "lose", 41_003, 1_207, 0)
 REPEATS = Control("foreachBatch", "Spark's own `foreachBatch`.", "repeat", 41_004, 0, 3_411)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tallygate.drills.flags import LETTER, place_flags
-from tallygate.drills.intervals import Interval, fault_intervals
 from tallygate.drills.outcome import Event
+from tallygate.drills.report.flags import LETTER, place_flags
+from tallygate.drills.report.intervals import Interval, fault_intervals
 
 
 def test_a_fault_lasts_until_the_next_heal_or_to_the_end() -> None:

@@ -88,7 +88,7 @@ def _play(
 ) -> None:
     from tallygate.audit.verdict import worst
     from tallygate.drills.catalogue import chosen
-    from tallygate.drills.report import write_report
+    from tallygate.drills.report.page import write_report
     from tallygate.drills.running import new_folder, play_all
 
     drills = chosen(names, seed, rounds)

@@ -3,9 +3,9 @@
 import secrets
 from collections.abc import Sequence
 
-from tallygate.drills import brokers, consumers, database, drivers, network, records
 from tallygate.drills.drill import Drill
-from tallygate.drills.mix import MIX, mix
+from tallygate.drills.faults import brokers, consumers, database, drivers, network, records
+from tallygate.drills.faults.mix import MIX, mix
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 

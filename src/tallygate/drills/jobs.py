@@ -32,6 +32,7 @@ class Job:
     ) -> None:
         self.name, self._command, self._log, self._told = name, list(command), log, told
         self._patience = patience
+        self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -39,11 +40,12 @@ class Job:
         self.last_words = ""
         """The end of what it printed, once it was left alone."""
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start it; `environment` is for the first start alone, so that a failure point that has
-        killed it once does not kill it again."""
+    def start(self, *environments: Mapping[str, str]) -> None:
+        """Start it. Each of `environments` is for one start, in turn, so that a failure point that
+        has killed it once does not kill it again."""
         self._ending.clear()
-        self._launch(environment or {})
+        self._environments = list(environments)
+        self._launch()
         self._thread = threading.Thread(target=self._keep_up, daemon=True)
         self._thread.start()
 
@@ -92,8 +94,9 @@ class Job:
         if self._thread is not None:
             self._thread.join()
 
-    def _launch(self, environment: Mapping[str, str]) -> None:
+    def _launch(self) -> None:
         self.starts += 1
+        environment = self._environments.pop(0) if self._environments else {}
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -121,7 +124,7 @@ class Job:
                 return
             time.sleep(PAUSE)
             if not self._ending.is_set():
-                self._launch({})
+                self._launch()
 
     def _family(self) -> list[psutil.Process]:
         process = self._process

@@ -144,12 +144,14 @@ def _stack(settings: Settings, progress: Progress) -> Iterator[tuple[Stack, list
 
 @contextmanager
 def _spark(settings: Settings, progress: Progress) -> Iterator[SparkSession]:
-    """For the audits."""
-    spark = session("tallygate drill", settings=settings, progress=progress)
+    """For the audits; one that is there already is used, and stays."""
+    there = SparkSession.getActiveSession()
+    spark = session("tallygate drill", existing=there, settings=settings, progress=progress)
     try:
         yield spark
     finally:
-        spark.stop()
+        if there is None:
+            spark.stop()
 
 
 def _mend(stack: Stack) -> None:

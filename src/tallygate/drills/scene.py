@@ -83,6 +83,7 @@ class Scene:
         self._told = told
         self._began = time.monotonic()
         self._jobs: list[Job] = []
+        self._needed: tuple[Job, ...] = ()
         self._ending = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +116,7 @@ class Scene:
         return {
             "name": self.name,
             "source": {"topic": self.topic, "schema": SCHEMA, "max_records": 2000},
-            "sink": {"postgres": self.name},
+            "sink": {"table": self.name},
             "checkpoint": str(self.folder / "checkpoint"),
             **changes,
         }
@@ -160,6 +161,7 @@ class Scene:
         self.workload.send(first)
         for job in jobs:
             job.start()
+        self._needed = jobs[:1]
         self._sampler.start()
         self.wait_committed(1, START_TIMEOUT)
         self.workload.start()
@@ -183,8 +185,13 @@ class Scene:
     def wait_committed(self, more: int, timeout: float = 60) -> None:
         """Wait until the pipeline has committed so many more records."""
         wanted = self.committed + more
+
+        def done() -> bool:
+            self._check_needed()
+            return self.committed >= wanted
+
         wait_until(
-            lambda: self.committed >= wanted,
+            done,
             timeout,
             lambda: f"the pipeline did not commit for {timeout:.0f} s; see {self.folder}",
         )
@@ -196,6 +203,7 @@ class Scene:
         places = [(self.topic, number) for number in self.workload.moments]
 
         def done() -> bool:
+            self._check_needed()
             with suppress(TallygateError, psycopg.Error, KafkaException):
                 ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
                 held = self.positions()
@@ -207,6 +215,12 @@ class Scene:
             every=EVERY,
         )  # fmt: skip
         self.event("note", "the pipeline has caught up")
+
+    def _check_needed(self) -> None:
+        """Nothing more can come from a pipeline that nobody starts again."""
+        for job in self._needed:
+            if job.is_left_alone and job.last_words:
+                raise TallygateError(f"{job.name} failed for good: {job.last_words.strip()[-300:]}")
 
     # What the sinks hold
 
@@ -238,7 +252,7 @@ class Scene:
         return Control(name, what, "lose", len(workload.acknowledged), lost, twice)
 
     def wait_plain(self, timeout: float = 60) -> None:
-        """Wait until the plain job's table does not grow any more, or has everything."""
+        """Wait until the plain job's table has everything and does not grow any more."""
         before, since = -1, time.monotonic()
         deadline = since + timeout
         while time.monotonic() < deadline:

@@ -6,8 +6,8 @@ carries the caller's name: brokers that replicate call themselves `broker-N-fetc
 
 import time
 
-from tallygate.drills.brokers import ACKS_0, ACKS_1, finished, leader_of, restore
 from tallygate.drills.drill import Drills
+from tallygate.drills.faults.brokers import ACKS_0, ACKS_1, finished, leader_of, restore
 from tallygate.drills.outcome import Control
 from tallygate.drills.proxy import LinkFault
 from tallygate.drills.scene import Scene

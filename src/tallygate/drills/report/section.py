@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from tallygate.audit.verdict import Verdict
-from tallygate.drills.chart import timeline
-from tallygate.drills.markup import (
+from tallygate.drills.outcome import Control, Event, Outcome
+from tallygate.drills.report.chart import timeline
+from tallygate.drills.report.markup import (
     badge,
     count,
     failing,
@@ -15,7 +16,6 @@ from tallygate.drills.markup import (
     text,
     time,
 )
-from tallygate.drills.outcome import Control, Event, Outcome
 
 __all__ = ["drill_section", "reasons"]
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tallygate.audit.verdict import Verdict, worst
-from tallygate.drills.markup import (
+from tallygate.drills.outcome import Control, Outcome
+from tallygate.drills.report.markup import (
     badge,
     count,
     failing,
@@ -15,8 +16,7 @@ from tallygate.drills.markup import (
     text,
     time,
 )
-from tallygate.drills.outcome import Control, Outcome
-from tallygate.drills.section import reasons
+from tallygate.drills.report.section import reasons
 
 __all__ = ["page_header", "tally", "verdict_table"]
 

@@ -6,10 +6,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from tallygate.drills.brokers import leader_of, restore
-from tallygate.drills.database import Between
 from tallygate.drills.drill import Drill
-from tallygate.drills.drivers import KILLED
+from tallygate.drills.faults.brokers import leader_of, restore
+from tallygate.drills.faults.database import Between
+from tallygate.drills.faults.drivers import KILLED
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
 

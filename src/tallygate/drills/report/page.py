@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tallygate.drills.markup import text
 from tallygate.drills.outcome import Outcome
-from tallygate.drills.overview import page_header, tally, verdict_table
-from tallygate.drills.section import drill_section
+from tallygate.drills.report.markup import text
+from tallygate.drills.report.overview import page_header, tally, verdict_table
+from tallygate.drills.report.section import drill_section
 
 __all__ = ["write_report"]
 

@@ -8,10 +8,10 @@ colour alone: each has its own stroke and its name at its end.
 import math
 from collections.abc import Callable, Sequence
 
-from tallygate.drills.flags import LETTER, Flag, place_flags
-from tallygate.drills.intervals import Interval, fault_intervals
-from tallygate.drills.markup import count, seconds, text
 from tallygate.drills.outcome import Event, Sample
+from tallygate.drills.report.flags import LETTER, Flag, place_flags
+from tallygate.drills.report.intervals import Interval, fault_intervals
+from tallygate.drills.report.markup import count, seconds, text
 
 __all__ = ["timeline"]
 
