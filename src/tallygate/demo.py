@@ -42,8 +42,7 @@ def run(
 
 def _story(events: int) -> Drill:
     def play(scene: Scene) -> tuple[Control, ...]:
-        source = {**scene.spec()["source"], "max_records": max(2000, events // 10)}
-        pipeline = scene.pipeline(scene.spec(source=source))
+        pipeline = scene.pipeline(scene.spec(source={"max_records": max(2000, events // 10)}))
         plain = scene.plain(die_after=3)
         scene.start(pipeline, plain, first=events)
         scene.wait_committed(1000)

@@ -27,6 +27,12 @@ Folder = Annotated[
 Seed = Annotated[
     int | None, typer.Option(help="For the random mix: the same seed, the same faults.")
 ]
+Pipeline = Annotated[
+    Path | None, typer.Option(help="The YAML file of a pipeline of yours, to be put through them.")
+]
+Sample = Annotated[
+    Path | None, typer.Option(help="For --pipeline: its records, one a line, instead of made ones.")
+]
 Rounds = Annotated[int, typer.Option(min=1, help="How often the random mix is played.")]
 
 
@@ -55,11 +61,13 @@ def run(
     folder: Folder = None,
     seed: Seed = None,
     rounds: Rounds = 1,
+    pipeline: Pipeline = None,
+    sample: Sample = None,
     *,
     settings: "Settings",
 ) -> None:
     """Play some drills on a local stack of their own; exit 0 valid, 1 not, 2 unknown."""
-    _play(names, json_, folder, seed, rounds, settings)
+    _play(names, json_, folder, seed, rounds, settings, pipeline, sample)
 
 
 @drill.command("all")
@@ -85,17 +93,21 @@ def _play(
     seed: int | None,
     rounds: int,
     settings: "Settings",
+    pipeline: Path | None = None,
+    sample: Path | None = None,
 ) -> None:
     from tallygate.audit.verdict import worst
     from tallygate.drills.catalogue import chosen
     from tallygate.drills.report.page import write_report
-    from tallygate.drills.running import new_folder, play_all
+    from tallygate.drills.running import PAYMENTS, new_folder, play_all
+    from tallygate.drills.subject import OwnPipeline
 
-    drills = chosen(names, seed, rounds)
+    drills = chosen(names, seed, rounds, own=pipeline is not None)
+    subject = PAYMENTS if pipeline is None else OwnPipeline.load(pipeline, sample)
     place = folder or new_folder(settings)
     outcomes: list[Outcome] = []
     with progress_display() as progress:
-        for outcome in play_all(drills, place, settings, progress):
+        for outcome in play_all(drills, place, settings, progress, subject=subject):
             outcomes.append(outcome)
             write_report(outcomes, place)
             if json_:

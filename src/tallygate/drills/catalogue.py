@@ -20,15 +20,23 @@ DRILLS: dict[str, Drill] = {
     **records.DRILLS,
     MIX: mix(0),
 }
+OURS = {*records.DRILLS, *consumers.DRILLS}
+"""Drills that put certain records into the topic, or have no pipeline."""
 
 
-def chosen(names: Sequence[str], seed: int | None, rounds: int) -> list[Drill]:
+def chosen(
+    names: Sequence[str], seed: int | None, rounds: int, *, own: bool = False
+) -> list[Drill]:
+    """Drills by their names; `own` if they are for a pipeline of the user's."""
     unknown = [name for name in names if name not in DRILLS]
     if unknown:
         raise ConfigError(
             f"there is no drill {unknown[0]!r}{nearest(unknown[0], DRILLS)}; see `tallygate drill "
             "list`."
         )
+    tied = [name for name in names if name in OURS]
+    if own and tied:
+        raise ConfigError(f"drill {tied[0]!r} needs records of its own, so it takes no --pipeline.")
     first = secrets.randbelow(1_000_000) if seed is None else seed
     mixes = [mix(first + number) for number in range(rounds)]
     return [each for name in names for each in (mixes if name == MIX else [DRILLS[name]])]

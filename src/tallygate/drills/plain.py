@@ -16,7 +16,7 @@ import psutil
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tallygate.drills.workload import SCHEMA
+from tallygate.drills.subject import SCHEMA
 from tallygate.kafka.connection import Connection
 from tallygate.postgres.connecting import jdbc
 from tallygate.settings import Settings
@@ -36,6 +36,8 @@ class PlainJob:
     """Instead of a table: Spark's own Kafka sink."""
     options: dict[str, str] | None = None
     """For the Kafka source."""
+    by_place: bool = False
+    """Whether the rows are the places of the records, whatever is in them."""
     mode: str = "PERMISSIVE"
     """What `from_json` does with a bad record."""
     die_after: int | None = None
@@ -60,6 +62,8 @@ class PlainJob:
     def _table(self, batch: DataFrame, number: int) -> None:
         value = f.from_json(f.col("value").cast("string"), SCHEMA, {"mode": self.mode})
         rows = batch.select(value.alias("v")).select("v.*")
+        if self.by_place:
+            rows = batch.selectExpr("shiftleft(CAST(partition AS LONG), 40) + offset AS id")
         url, properties = tuned_jdbc(self.dsn or "")
         rows.write.mode("append").jdbc(url, self.table or "", properties=properties)
         self._die(number)

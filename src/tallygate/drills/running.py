@@ -15,6 +15,7 @@ from tallygate.drills.drill import Drill
 from tallygate.drills.outcome import Event, Outcome
 from tallygate.drills.proxy import Proxy
 from tallygate.drills.scene import Scene
+from tallygate.drills.subject import Payments, Subject
 from tallygate.errors import TallygateError
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.ports import LOOPBACK, free_ports
@@ -24,9 +25,10 @@ from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["new_folder", "play_all", "play_one"]
+__all__ = ["PAYMENTS", "new_folder", "play_all", "play_one"]
 
 # Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
+PAYMENTS = Payments()
 BROKERS = 3
 CONFIG = {"replica.lag.time.max.ms": "20000"}
 
@@ -37,6 +39,7 @@ def play_all(
     settings: Settings,
     progress: Progress,
     told: Callable[[str, Event], None] | None = None,
+    subject: Subject = PAYMENTS,
 ) -> Iterator[Outcome]:
     """Play them on a stack of their own, which is gone at the end. The quorum has nodes of its own:
     drills stop most of the brokers."""
@@ -47,7 +50,7 @@ def play_all(
     with _stack(settings, progress) as (stack, proxies), _spark(settings, progress) as spark:
         for drill in drills:
             place = folder / drill.name
-            scene = Scene(drill.name, stack, proxies, settings, place, told or shown)
+            scene = Scene(drill.name, stack, proxies, settings, place, told or shown, subject)
             outcome = play_one(drill, scene, spark)
             outcome.keep(folder / drill.name)
             yield outcome
@@ -68,8 +71,8 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
     )
     try:
         controls = drill.play(scene)
-        lost, duplicated = scene.missing_and_repeated(scene.rows())
         report = scene.report or scene.audited()
+        lost, duplicated = scene.lost_and_duplicated(report)
         (folder / "audit.json").write_text(json.dumps(report.as_dict(), default=str, indent=1))
         verdict, wrong, unknown = _judged(report, scene.expected_unknown)
         return Outcome(

@@ -26,7 +26,8 @@ from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control, Event, Sample
 from tallygate.drills.plain import PlainJob
 from tallygate.drills.proxy import Proxy
-from tallygate.drills.workload import SCHEMA, Workload, ids_in
+from tallygate.drills.subject import Subject
+from tallygate.drills.workload import Workload, ids_in
 from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Acks
@@ -56,6 +57,7 @@ class Scene:
         settings: Settings,
         folder: Path,
         told: Callable[[str, Event], None],
+        subject: Subject,
     ) -> None:
         """`proxies` stand before the brokers, in the order of their numbers. `told` hears of every
         event of the drill."""
@@ -67,7 +69,10 @@ class Scene:
         self.topics = Topics(self.connection, self.settings)
         self.events: list[Event] = []
         self.samples: list[Sample] = []
-        self.workload = Workload(self.connection, self.topic)
+        self.subject = subject
+        self.workload = Workload(
+            self.connection, self.topic, value=subject.value, by_place=not subject.counted
+        )
         self.fault_at: float | None = None
         self.committed_query = (
             "SELECT coalesce(sum(next_offset - first_offset), 0) FROM tallygate.positions "
@@ -113,13 +118,13 @@ class Scene:
         self.topics.create(name or self.topic, **given)
 
     def spec(self, **changes: Any) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "source": {"topic": self.topic, "schema": SCHEMA, "max_records": 2000},
-            "sink": {"table": self.name},
-            "checkpoint": str(self.folder / "checkpoint"),
-            **changes,
-        }
+        """The pipeline's fields; `changes` are for fields of the whole, of source or of sink."""
+        fields = self.subject.spec(self.name, self.topic)
+        fields |= {"checkpoint": str(self.folder / "checkpoint")}
+        for name, change in changes.items():
+            inner = isinstance(change, dict) and isinstance(fields.get(name), dict)
+            fields[name] = {**fields[name], **change} if inner else change
+        return fields
 
     @property
     def spec_file(self) -> Path:
@@ -141,6 +146,7 @@ class Scene:
             "dsn": self.stack.dsn,
             "table": f"{self.name}_plain",
             "died": str(self.folder / "plain-died"),
+            "by_place": not self.subject.counted,
             **fields,
         }
         job = PlainJob(self.connection.bootstrap_servers, **given)
@@ -225,12 +231,22 @@ class Scene:
     # What the sinks hold
 
     def rows(self, table: str | None = None) -> Counter[int]:
-        """How often each id is in a table."""
+        """How often each id is in a table, which may not be there yet."""
         with connect(self.stack.dsn, timeout=10, autocommit=True) as connection:
             quoted = double_quoted(table or self.name)
             query = f"SELECT id, count(*) FROM public.{quoted} WHERE id IS NOT NULL GROUP BY id"
-            found = connection.execute(query.encode())
+            try:
+                found = connection.execute(query.encode())
+            except psycopg.errors.UndefinedTable:
+                return Counter()
             return Counter({int(number): int(count) for number, count in found})
+
+    def lost_and_duplicated(self, report: Report) -> tuple[int, int]:
+        """Of the load: by its ids in the table, or where it has none as the audit says."""
+        if self.subject.counted:
+            return self.missing_and_repeated(self.rows())
+        found = Counter({each.kind: each.count for each in report.anomalies})
+        return found["missing"], found["duplicate"]
 
     def missing_and_repeated(
         self, held: Counter[int], workload: Workload | None = None

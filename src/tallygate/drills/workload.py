@@ -12,16 +12,16 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from tallygate.drills.subject import payment
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Acks, producer_properties
 from tallygate.kafka.reader import Reading, read
 from tallygate.waiting import wait_until
 
-__all__ = ["SCHEMA", "Workload", "ids_in"]
+__all__ = ["Workload", "ids_in", "place_id"]
 
-SCHEMA = "id long, account string, amount double, at timestamp"
-ACCOUNTS = 50
+KEYS = 50
 RECORD_LIFE = 120.0
 
 
@@ -35,10 +35,13 @@ class Workload:
         *,
         rate: int = 400,
         acks: Acks = "all",
-        value: Callable[[int], str] | None = None,
+        value: Callable[[int], str] = payment,
+        by_place: bool = False,
     ) -> None:
+        """With `by_place` a record's id is where it lies, for records that have none of their
+        own."""
         self.topic, self.acks, self._rate = topic, acks, rate
-        self._value = value or _payment
+        self._value, self._by_place = value, by_place
         self.produced = 0
         self.acknowledged: set[int] = set()
         self.failed: set[int] = set()
@@ -47,7 +50,7 @@ class Workload:
         chosen = producer_properties(
             acks=acks, idempotent=acks == "all", timeout_ms=int(RECORD_LIFE * 1000)
         )
-        quick = {"linger_ms": 5, "retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500}
+        quick = {"linger_ms": 50, "retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500}
         self._producer = clients.producer(connection, **{**chosen, **quick})
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -105,13 +108,15 @@ class Workload:
             if error is not None:
                 self.failed.add(number)
                 return
-            self.acknowledged.add(number)
-            moments = self.moments.setdefault(message.partition() or 0, [])
+            partition = message.partition() or 0
+            place = place_id(partition, message.offset() or 0)
+            self.acknowledged.add(place if self._by_place else number)
+            moments = self.moments.setdefault(partition, [])
             moments.append((sent, time.monotonic()))
 
         try:
             self._producer.produce(
-                self.topic, self._value(number), str(number % ACCOUNTS), on_delivery=delivered
+                self.topic, self._value(number), str(number % KEYS), on_delivery=delivered
             )
             self.produced += 1
         except BufferError:
@@ -120,10 +125,9 @@ class Workload:
             self._producer.poll(0.1)
 
 
-def _payment(number: int) -> str:
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    row = {"id": number, "account": f"a{number % ACCOUNTS}", "amount": number / 4, "at": at}
-    return json.dumps(row)
+def place_id(partition: int, offset: int) -> int:
+    """One number for a place in a topic."""
+    return (partition << 40) + offset
 
 
 def ids_in(topic: str, connection: Connection) -> list[int]:

@@ -27,7 +27,7 @@ class Between:
         self.scene = scene
         self.ours = DatabaseProxy(scene.stack.dsn)
         self.theirs = DatabaseProxy(scene.stack.dsn)
-        sink = {"table": scene.name, "dsn": self.ours.dsn, "driver_rows": driver_rows}
+        sink = {"dsn": self.ours.dsn, "driver_rows": driver_rows}
         self.pipeline = scene.pipeline(scene.spec(sink=sink))
         self.plain = scene.plain(dsn=self.theirs.dsn, die_after=die_after)
 

@@ -33,7 +33,7 @@ def plain_killed_once(scene: Scene) -> Job:
     nothing is lost, nothing is there twice.""",
 )
 def driver_kill(scene: Scene) -> tuple[Control, ...]:
-    sink = {"table": scene.name, "driver_rows": 0}
+    sink = {"driver_rows": 0}
     pipeline = scene.pipeline(scene.spec(sink=sink))
     scene.start(pipeline)
     steps = [point for point in POINTS if point != "rows-staged"]  # tasks write rows themselves

@@ -40,7 +40,7 @@ def bad_records(scene: Scene) -> tuple[Control, ...]:
     if letters != len(bad):
         scene.wrong.append(f"{len(bad)} records were bad, but {letters} are dead letters")
     what = "With FAILFAST it stops at the first bad record, and what comes after is not read."
-    return (scene.plain_control(what, "lose") if _has_table(scene) else _nothing(scene, what),)
+    return (scene.plain_control(what, "lose"),)
 
 
 def _is_bad(number: int) -> bool:
@@ -57,16 +57,6 @@ def _count(scene: Scene, query: str) -> int:
     with connect(scene.stack.dsn, autocommit=True) as connection:
         row = connection.execute(query.encode(), (scene.name,)).fetchone()
     return int(row[0]) if row else 0
-
-
-def _has_table(scene: Scene) -> bool:
-    query = "SELECT count(*) FROM pg_tables WHERE tablename = %s || '_plain'"
-    return bool(_count(scene, query))
-
-
-def _nothing(scene: Scene, what: str) -> Control:
-    records = len(scene.workload.acknowledged)
-    return Control("plain foreachBatch", what, "lose", records, records, 0)
 
 
 @DRILLS.add(
