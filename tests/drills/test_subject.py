@@ -1,4 +1,4 @@
-"""A pipeline of the user's under drill: its own transform and key, on ground that is the drill's."""
+"""A pipeline of the user's under drill: its own transform and key, on the drill's own ground."""
 
 import json
 from pathlib import Path

@@ -99,7 +99,7 @@ class _Maker:
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
-        self._shape: t.StructType | None = None
+        self._shape: t.DataType | None = None
 
     def __call__(self, number: int) -> str:
         if self._shape is None:
