@@ -9,16 +9,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from tallygate.drills.subject import SCHEMA
 from tallygate.kafka.connection import Connection
 from tallygate.postgres.connecting import jdbc
+from tallygate.quoting import double_quoted
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
@@ -40,6 +42,9 @@ class PlainJob:
     """Whether the rows are the places of the records, whatever is in them."""
     mode: str = "PERMISSIVE"
     """What `from_json` does with a bad record."""
+    master: str | None = None
+    by_partition: bool = False
+    """Instead of JDBC: each task opens a connection and inserts its rows, as many do by hand."""
     die_after: int | None = None
     died: str = ""
     """A file that is made when it has died, so that it does not die again."""
@@ -48,7 +53,8 @@ class PlainJob:
         return [sys.executable, "-m", "tallygate.drills.plain", json.dumps(asdict(self))]
 
     def run(self, settings: Settings) -> None:
-        spark = session("a plain job", settings=settings)
+        given = settings.with_flags({} if self.master is None else {"spark.master": self.master})
+        spark = session("a plain job", settings=given)
         connection = Connection.to(self.bootstrap_servers)
         reader = spark.readStream.format("kafka").options(**connection.spark())
         reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
@@ -64,6 +70,9 @@ class PlainJob:
         rows = batch.select(value.alias("v")).select("v.*")
         if self.by_place:
             rows = batch.selectExpr("shiftleft(CAST(partition AS LONG), 40) + offset AS id")
+        if self.by_partition:
+            rows.foreachPartition(ByHand(self.dsn or "", self.table or "", self.died))
+            return
         url, properties = tuned_jdbc(self.dsn or "")
         rows.write.mode("append").jdbc(url, self.table or "", properties=properties)
         self._die(number)
@@ -81,6 +90,30 @@ class PlainJob:
         me = psutil.Process(os.getpid())
         for each in [*me.children(recursive=True), me]:
             each.send_signal(signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """What a task does; once, after its commit and before Spark has heard of it, its executor
+    dies."""
+
+    dsn: str
+    table: str
+    died: str
+
+    def __call__(self, rows: Iterable[Row]) -> None:
+        import psycopg
+
+        with psycopg.connect(self.dsn) as connection:
+            name = double_quoted(self.table)
+            connection.execute(f"CREATE TABLE IF NOT EXISTS public.{name} (id bigint)".encode())
+            with connection.cursor() as cursor:
+                values = [(row["id"],) for row in rows]
+                cursor.executemany(f"INSERT INTO public.{name} VALUES (%s)".encode(), values)
+        if values and not Path(self.died).exists():
+            Path(self.died).touch()
+            # The worker was forked by a daemon, and the daemon was started by the executor.
+            psutil.Process().parents()[1].send_signal(signal.SIGKILL)
 
 
 def tuned_jdbc(dsn: str) -> tuple[str, dict[str, str]]:

@@ -86,9 +86,9 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
             unknown=unknown,
             producer_seconds=scene.acknowledged_again(),
             pipeline_seconds=scene.commits_again(),
-            longest_pause=scene.longest_pause(),
+            longest_pause=scene.gauge.longest_pause(),
             controls=controls,
-            samples=tuple(scene.samples),
+            samples=tuple(scene.gauge.samples),
             events=tuple(scene.events),
             seconds=scene.seconds,
         )
@@ -99,7 +99,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
             acknowledged=len(scene.workload.acknowledged),
             wrong=tuple(scene.wrong),
             unknown=(f"the drill did not come to its end: {type(error).__name__}: {error}",),
-            samples=tuple(scene.samples),
+            samples=tuple(scene.gauge.samples),
             events=tuple(scene.events),
             seconds=scene.seconds,
         )

@@ -7,7 +7,6 @@ acknowledged is compared with what the sink holds, and the audit is asked too.
 
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +21,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.audit.verdict import Report
+from tallygate.drills.gauge import EVERY, Gauge, LedgerPositions
 from tallygate.drills.jobs import Job
-from tallygate.drills.outcome import Control, Event, Sample
+from tallygate.drills.outcome import Control, Event
 from tallygate.drills.plain import PlainJob
 from tallygate.drills.proxy import Proxy
 from tallygate.drills.subject import Subject
@@ -42,7 +42,6 @@ from tallygate.waiting import wait_until
 __all__ = ["Scene"]
 
 PARTITIONS = 3
-EVERY = 0.25
 START_TIMEOUT = 90.0
 CATCH_UP_TIMEOUT = 180.0
 QUICK_START = "spark.conf.spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
@@ -68,35 +67,29 @@ class Scene:
         self.connection: Connection = stack.cluster.connection
         self.topics = Topics(self.connection, self.settings)
         self.events: list[Event] = []
-        self.samples: list[Sample] = []
         self.subject = subject
         self.workload = Workload(
             self.connection, self.topic, value=subject.value, by_place=not subject.counted
         )
         self.fault_at: float | None = None
-        self.committed_query = (
-            "SELECT coalesce(sum(next_offset - first_offset), 0) FROM tallygate.positions "
-            f"WHERE pipeline = '{self.name}'"
-        )
-        """How many records are done."""
+        self.gauge = Gauge(LedgerPositions(stack.dsn, self.name), lambda: self.workload)
         self.wrong: list[str] = []
         """What did not hold, besides lost and repeated records."""
         self.expected_unknown: Callable[[str], bool] = lambda _: False
         """What the audit cannot see because the drill took it away."""
         self.ask_audit: Callable[[], Report]
         self.report: Report | None = None
+        self.held: Counter[int] | None = None
+        """How often the sink holds each id, if it is no table."""
         self._told = told
-        self._began = time.monotonic()
         self._jobs: list[Job] = []
         self._needed: tuple[Job, ...] = ()
-        self._ending = threading.Event()
-        self._sampler = threading.Thread(target=self._sample, daemon=True)
         folder.mkdir(parents=True, exist_ok=True)
 
     # What happens
 
     def event(self, kind: str, text: str) -> None:
-        event = Event(round(time.monotonic() - self._began, 2), kind, text)
+        event = Event(round(time.monotonic() - self.gauge.began, 2), kind, text)
         self.events.append(event)
         self._told(self.drill, event)
         with (self.folder / "events.jsonl").open("a") as file:
@@ -168,33 +161,20 @@ class Scene:
         for job in jobs:
             job.start()
         self._needed = jobs[:1]
-        self._sampler.start()
+        self.gauge.start()
         self.wait_committed(1, START_TIMEOUT)
         self.workload.start()
         self.event("note", "the pipeline commits, the load is on")
 
     # How far everything is
 
-    @property
-    def committed(self) -> int:
-        return self.samples[-1].committed if self.samples else 0
-
-    def positions(self) -> dict[int, int]:
-        """The ledger's next offset for each partition."""
-        with connect(self.stack.dsn, timeout=2, autocommit=True) as connection:
-            rows = connection.execute(
-                "SELECT partition, next_offset FROM tallygate.positions WHERE pipeline = %s",
-                (self.name,),
-            )
-            return {int(partition): int(offset) for partition, offset in rows}
-
     def wait_committed(self, more: int, timeout: float = 60) -> None:
         """Wait until the pipeline has committed so many more records."""
-        wanted = self.committed + more
+        wanted = self.gauge.committed + more
 
         def done() -> bool:
             self._check_needed()
-            return self.committed >= wanted
+            return self.gauge.committed >= wanted
 
         wait_until(
             done,
@@ -211,9 +191,9 @@ class Scene:
         def done() -> bool:
             self._check_needed()
             with suppress(TallygateError, psycopg.Error, KafkaException):
+                held = self.gauge.samples[-1].committed
                 ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
-                held = self.positions()
-                return all(held.get(number, 0) >= end for (_, number), end in ends.items())
+                return held >= sum(ends.values())
             return False
 
         wait_until(
@@ -244,7 +224,7 @@ class Scene:
     def lost_and_duplicated(self, report: Report) -> tuple[int, int]:
         """Of the load: by its ids in the table, or where it has none as the audit says."""
         if self.subject.counted:
-            return self.missing_and_repeated(self.rows())
+            return self.missing_and_repeated(self.rows() if self.held is None else self.held)
         found = Counter({each.kind: each.count for each in report.anomalies})
         return found["missing"], found["duplicate"]
 
@@ -291,14 +271,7 @@ class Scene:
     # How long it took
 
     def commits_again(self) -> float | None:
-        """Seconds from the fault until a record was committed that was produced after it."""
-        if self.fault_at is None:
-            return None
-        at = self.fault_at - self._began
-        before = [s for s in self.samples if s.at <= at]
-        produced = before[-1].produced if before else 0
-        after = [s.at for s in self.samples if s.at > at and s.committed > produced]
-        return round(after[0] - at, 2) if after else None
+        return None if self.fault_at is None else self.gauge.commits_again(self.fault_at)
 
     def acknowledged_again(self) -> float | None:
         if self.fault_at is None:
@@ -306,28 +279,14 @@ class Scene:
         found = self.workload.acknowledged_again(self.fault_at)
         return None if found is None else round(found, 2)
 
-    def longest_pause(self) -> float | None:
-        """The longest time without a commit while there was something to commit."""
-        longest, since = 0.0, None
-        for before, after in zip(self.samples, self.samples[1:], strict=False):
-            idle = after.committed == before.committed and before.acknowledged > before.committed
-            if not idle:
-                since = None
-                continue
-            since = before.at if since is None else since
-            longest = max(longest, after.at - since)
-        return round(longest, 2) if self.samples else None
-
     def close(self) -> None:
-        self._ending.set()
         for job in self._jobs:
             job.end()
-        if self._sampler.is_alive():
-            self._sampler.join()
+        self.gauge.close()
 
     @property
     def seconds(self) -> float:
-        return round(time.monotonic() - self._began, 1)
+        return round(time.monotonic() - self.gauge.began, 1)
 
     def job(self, name: str, command: Sequence[str]) -> Job:
         """A program that is started again when it dies, until the drill ends."""
@@ -336,23 +295,3 @@ class Scene:
         job = Job(name, command, log, told)
         self._jobs.append(job)
         return job
-
-    def _sample(self) -> None:
-        """From the first commit on; while the store is away, what is known stays."""
-        connection: psycopg.Connection | None = None
-        committed = 0
-        while not self._ending.wait(EVERY):
-            try:
-                if connection is None or connection.closed:
-                    connection = connect(self.stack.dsn, timeout=2, autocommit=True)
-                row = connection.execute(self.committed_query.encode()).fetchone()
-                committed = int(row[0]) if row else committed
-            except (TallygateError, psycopg.Error):
-                if connection is not None:
-                    connection.close()
-                connection = None
-            at = round(time.monotonic() - self._began, 2)
-            acknowledged = len(self.workload.acknowledged)
-            self.samples.append(Sample(at, self.workload.produced, acknowledged, committed))
-        if connection is not None:
-            connection.close()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from tallygate.audit.verdict import Anomaly, Report
 from tallygate.drills.drill import Drills
+from tallygate.drills.gauge import RowCount
 from tallygate.drills.jobs import Job
 from tallygate.drills.member import Member
 from tallygate.drills.outcome import Control
@@ -28,7 +29,7 @@ MEMBERS = 2
 def rolling_restart_consumers(scene: Scene) -> tuple[Control, ...]:
     ours = _group(scene, scene.name, exactly_once=True)
     theirs = _group(scene, f"{scene.name}_plain", exactly_once=False)
-    scene.committed_query = f"SELECT count(*) FROM public.{double_quoted(scene.name)}"
+    scene.gauge.positions = RowCount(scene.stack.dsn, scene.name)
     scene.start(*ours, *theirs)
     scene.wait_committed(800)
     with scene.fault("the consumers are killed, one by one", "all were started again"):

@@ -7,23 +7,29 @@ writing a batch and Spark's note that it is done, or given the same checkpoint.
 
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 from tallygate.drills.drill import Drills
+from tallygate.drills.gauge import GroupPositions
 from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
+from tallygate.drills.workload import ids_in
 from tallygate.failpoints import POINTS
+from tallygate.ledger.group import Names
+from tallygate.spark.standalone import spark_cluster
 from tallygate.waiting import wait_until
 
 __all__ = ["DRILLS", "KILLED", "plain_killed_once"]
 
 DRILLS = Drills()
+SMALL = {"maxOffsetsPerTrigger": "1000"}
 KILLED = "Killed once after it wrote a batch, before Spark has noted the batch as done."
 
 
 def plain_killed_once(scene: Scene) -> Job:
-    return scene.plain(die_after=1, options={"maxOffsetsPerTrigger": "1000"})
+    return scene.plain(die_after=1, options=SMALL)
 
 
 @DRILLS.add(
@@ -54,6 +60,86 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     plain_killed_once(scene).start()
     scene.wait_plain()
     return (scene.plain_control(KILLED),)
+
+
+@DRILLS.add(
+    "executor-kill",
+    """On a Spark cluster of two executors, a task has committed its rows, and its executor dies
+    before Spark has heard of it. Spark runs the task again. Its rows are there once.""",
+)
+def executor_kill(scene: Scene) -> tuple[Control, ...]:
+    died = scene.folder / "executor-died"
+    with spark_cluster(scene.folder / "spark", scene.settings) as master:
+        settings = {
+            "spark.master": master,
+            "spark.conf.spark.executor.memory": "512m",
+            "spark.conf.spark.executorEnv.TALLYGATE_FAIL_AT": "committed@*/executor",
+            "spark.conf.spark.executorEnv.TALLYGATE_FAILED": str(died),
+        }
+        flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        pipeline = scene.pipeline(scene.spec(sink={"driver_rows": 0}), *flags)
+        with scene.fault("an executor dies after its task has committed", "Spark has another one"):
+            scene.start(pipeline)
+            wait_until(died.exists, 60, "no executor was killed")
+        scene.wait_committed(400)
+        scene.catch_up()
+        pipeline.stop()
+        plain = scene.plain(master=master, by_partition=True)
+        plain.start()
+        scene.wait_plain()
+        plain.stop()
+    return (
+        scene.plain_control(
+            "foreachPartition with a connection of its own, by hand; its executor dies after its "
+            "commit, and Spark runs the task again.",
+            name="rows written by hand",
+        ),
+    )
+
+
+@DRILLS.add(
+    "kafka-driver-kill",
+    """A pipeline from topic to topic: its driver is killed while a transaction is open, right after
+    it was committed, and in between. Readers of committed records see each once.""",
+)
+def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
+    ours, theirs = f"{scene.topic}-out", f"{scene.topic}-plain"
+    for topic in (ours, theirs):
+        scene.create_topic(topic)
+    scene.gauge.positions = GroupPositions(
+        scene.connection, Names(scene.name).group, scene.topic, partitions=3
+    )
+    pipeline = scene.pipeline({**scene.spec(), "sink": {"topic": ours}})
+    scene.start(pipeline)
+    steps = ("rows-written", "ledger-moved", "commit-sent", "committed", "batch-committed")
+    with scene.fault("the driver is killed around its transaction", "it is left in peace"):
+        pipeline.stop()
+        starts = pipeline.starts
+        pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
+        wait_until(
+            lambda: pipeline.starts > starts + len(steps), 180, "the driver was not killed so often"
+        )
+    scene.wait_committed(400)
+    scene.catch_up()
+    pipeline.stop()
+    scene.held = Counter(ids_in(ours, scene.connection))
+    plain = scene.plain(table=None, to_topic=theirs, die_after=1, options=SMALL)
+    plain.start()
+    return (_kafka_control(scene, theirs),)
+
+
+def _kafka_control(scene: Scene, topic: str) -> Control:
+    everything = scene.workload.acknowledged
+    held: Counter[int] = Counter()
+
+    def done() -> bool:
+        held.update(Counter(ids_in(topic, scene.connection)) - held)
+        return everything <= set(held) and (scene.folder / "plain-died").exists()
+
+    wait_until(done, 90, "Spark's own sink did not catch up", every=1)
+    lost, twice = scene.missing_and_repeated(held)
+    what = "Killed once after it wrote a batch, before Spark has noted the batch as done."
+    return Control("Spark's own Kafka sink", what, "repeat", len(everything), lost, twice)
 
 
 @DRILLS.add(

@@ -138,7 +138,7 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
     ):
         pipeline.stop()
         plain.stop()
-        held = scene.positions()
+        held = scene.gauge.positions.read()
         scene.workload.wait_for(1000)
         gone = _retire(scene, held)
         refused = scene.pipeline(None, name="the refused pipeline")
