@@ -86,7 +86,12 @@ LAYERS = (
     ("drills.plain", "drills.member", "drills.gauge"),
     ("drills.scene",),
     ("drills.drill",),
-    ("drills.faults.brokers", "drills.faults.drivers", "drills.faults.records"),
+    (
+        "drills.faults.brokers",
+        "drills.faults.drivers",
+        "drills.faults.records",
+        "drills.faults.clocks",
+    ),
     ("drills.faults.consumers", "drills.faults.database", "drills.faults.network"),
     ("drills.faults.mix",),
     ("drills.catalogue", "drills.running"),

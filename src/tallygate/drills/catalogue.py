@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from tallygate.drills.drill import Drill
-from tallygate.drills.faults import brokers, consumers, database, drivers, network, records
+from tallygate.drills.faults import brokers, clocks, consumers, database, drivers, network, records
 from tallygate.drills.faults.mix import MIX, mix
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
@@ -18,9 +18,10 @@ DRILLS: dict[str, Drill] = {
     **drivers.DRILLS,
     **database.DRILLS,
     **records.DRILLS,
+    **clocks.DRILLS,
     MIX: mix(0),
 }
-OURS = {*records.DRILLS, *consumers.DRILLS}
+OURS = {*records.DRILLS, *clocks.DRILLS, *consumers.DRILLS, "kafka-driver-kill"}
 """Drills that put certain records into the topic, or have no pipeline."""
 
 

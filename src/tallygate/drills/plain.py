@@ -42,6 +42,8 @@ class PlainJob:
     """Whether the rows are the places of the records, whatever is in them."""
     mode: str = "PERMISSIVE"
     """What `from_json` does with a bad record."""
+    windows: bool = False
+    """Instead of rows: how many there are in each window of event time, with a watermark."""
     master: str | None = None
     by_partition: bool = False
     """Instead of JDBC: each task opens a connection and inserts its rows, as many do by hand."""
@@ -60,14 +62,15 @@ class PlainJob:
         reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest")
         reader = reader.options(**(self.options or {}))
         raw = reader.load()
-        writer = raw.writeStream.foreachBatch(self._table if self.table else self._topic)
+        writer = (self._windows(raw) if self.windows else raw).writeStream
+        writer = writer.outputMode("update") if self.windows else writer
+        writer = writer.foreachBatch(self._table if self.table else self._topic)
         query = writer.option("checkpointLocation", self.checkpoint).start()
         signal.signal(signal.SIGTERM, lambda *_: query.stop())
         query.awaitTermination()
 
     def _table(self, batch: DataFrame, number: int) -> None:
-        value = f.from_json(f.col("value").cast("string"), SCHEMA, {"mode": self.mode})
-        rows = batch.select(value.alias("v")).select("v.*")
+        rows = batch if self.windows else self._decoded(batch)
         if self.by_place:
             rows = batch.selectExpr("shiftleft(CAST(partition AS LONG), 40) + offset AS id")
         if self.by_partition:
@@ -76,6 +79,15 @@ class PlainJob:
         url, properties = tuned_jdbc(self.dsn or "")
         rows.write.mode("append").jdbc(url, self.table or "", properties=properties)
         self._die(number)
+
+    def _decoded(self, raw: DataFrame) -> DataFrame:
+        value = f.from_json(f.col("value").cast("string"), SCHEMA, {"mode": self.mode})
+        return raw.select(value.alias("v")).select("v.*")
+
+    def _windows(self, raw: DataFrame) -> DataFrame:
+        timed = self._decoded(raw).withWatermark("at", "5 seconds")
+        counts = timed.groupBy(f.window("at", "5 seconds")).count()
+        return counts.selectExpr("unix_timestamp(window.start) AS id", "count AS n")
 
     def _topic(self, batch: DataFrame, number: int) -> None:
         writer = batch.select("key", "value").write.format("kafka")
