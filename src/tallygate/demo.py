@@ -11,7 +11,7 @@ from tallygate.drills.faults.brokers import leader_of, restore
 from tallygate.drills.faults.drivers import KILLED
 from tallygate.drills.outcome import Control, Event, Outcome
 from tallygate.drills.report.page import write_report
-from tallygate.drills.running import new_folder, play_all
+from tallygate.drills.running import facts, new_folder, play_all
 from tallygate.drills.scene import Scene
 from tallygate.errors import TallygateError
 from tallygate.progress import Progress
@@ -32,7 +32,7 @@ def run(
         say(f"{event.at:6.1f} s  {event.text}")
 
     (outcome,) = play_all([_story(events)], folder, settings, progress, told)
-    report = write_report([outcome], folder)
+    report = write_report([outcome], folder, title="Tallygate demo", facts=facts())
     yield from _table(outcome)
     yield from (*outcome.wrong, *outcome.unknown)
     yield f"Report: {report}"

@@ -99,7 +99,7 @@ def _play(
     from tallygate.audit.verdict import worst
     from tallygate.drills.catalogue import chosen
     from tallygate.drills.report.page import write_report
-    from tallygate.drills.running import PAYMENTS, new_folder, play_all
+    from tallygate.drills.running import PAYMENTS, facts, new_folder, play_all
     from tallygate.drills.subject import OwnPipeline
 
     drills = chosen(names, seed, rounds, own=pipeline is not None)
@@ -109,7 +109,7 @@ def _play(
     with progress_display() as progress:
         for outcome in play_all(drills, place, settings, progress, subject=subject):
             outcomes.append(outcome)
-            write_report(outcomes, place)
+            write_report(outcomes, place, facts=facts())
             if json_:
                 print(json.dumps(_short(outcome)), flush=True)
     if not json_:

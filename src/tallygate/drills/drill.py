@@ -17,6 +17,8 @@ class Drill:
     play: Callable[[Scene], tuple[Control, ...]]
     """Starts the pipeline and the load, brings the fault, heals it, and waits until the pipeline
     has caught up. Returns what became of the controls."""
+    seed: int | None = None
+    """Where its faults come from, if they come by chance."""
 
 
 class Drills(dict[str, Drill]):

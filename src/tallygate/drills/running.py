@@ -5,8 +5,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
+import psutil
+import pyspark
 from pyspark.sql import SparkSession
 
 from tallygate.audit.audit import audit
@@ -22,10 +25,11 @@ from tallygate.ports import LOOPBACK, free_ports
 from tallygate.process import ProcessState
 from tallygate.progress import Progress
 from tallygate.settings import Settings
+from tallygate.spark.jars import KAFKA_VERSION
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["PAYMENTS", "new_folder", "play_all", "play_one"]
+__all__ = ["PAYMENTS", "facts", "new_folder", "play_all", "play_one"]
 
 # Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
 PAYMENTS = Payments()
@@ -62,10 +66,24 @@ def new_folder(settings: Settings) -> Path:
     return settings.state_dir / "drills" / time.strftime("%Y%m%d-%H%M%S")
 
 
+def facts() -> dict[str, str]:
+    """What it was played with."""
+    memory = psutil.virtual_memory().total / (1 << 30)
+    return {
+        "Tallygate": version("tallygate"),
+        "Kafka": KAFKA_VERSION,
+        "Spark": pyspark.__version__,
+        "PostgreSQL": "18",
+        "Machine": f"{psutil.cpu_count()} cores, {memory:.0f} GiB",
+        "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
+    }
+
+
 def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
     """**A drill that crashed has shown nothing**: its verdict is unknown."""
     folder = scene.folder
-    (folder / "drill.json").write_text(json.dumps({"name": drill.name, "what": drill.must_hold}))
+    about = {"name": drill.name, "must_hold": drill.must_hold, "seed": drill.seed, **facts()}
+    (folder / "drill.json").write_text(json.dumps(about, indent=1))
     scene.ask_audit = lambda: audit(
         Pipeline.load(scene.spec_file), settings=scene.settings, spark=spark
     )
@@ -91,6 +109,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
             samples=tuple(scene.gauge.samples),
             events=tuple(scene.events),
             seconds=scene.seconds,
+            seed=drill.seed,
         )
     except Exception as error:
         return Outcome(
@@ -102,6 +121,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
             samples=tuple(scene.gauge.samples),
             events=tuple(scene.events),
             seconds=scene.seconds,
+            seed=drill.seed,
         )
     finally:
         scene.close()

@@ -16,7 +16,7 @@ from tallygate.drills.scene import Scene
 __all__ = ["MIX", "mix"]
 
 MIX = "mix"
-FAULTS = 4
+FAULTS = 3
 
 
 def mix(seed: int) -> Drill:
@@ -24,12 +24,11 @@ def mix(seed: int) -> Drill:
         chance = random.Random(seed)
         between = Between(scene, driver_rows=chance.choice([0, 20_000]), die_after=3)
         between.start()
-        with scene.fault(f"{FAULTS} faults by chance, seed {seed}", "no more faults"):
-            for _ in range(FAULTS):
-                name = chance.choice(list(_FAULTS))
-                scene.event("note", name)
+        for _ in range(FAULTS):
+            name = chance.choice(list(_FAULTS))
+            with scene.fault(name, "it is over"):
                 _FAULTS[name](between, chance)
-                scene.wait_committed(50, 120)
+            scene.wait_committed(50, 120)
         return between.finish(KILLED)
 
     return Drill(
@@ -37,6 +36,7 @@ def mix(seed: int) -> Drill:
         f"{FAULTS} faults, chosen by chance (seed {seed}) among those of brokers, driver and "
         "database. Nothing acknowledged is lost, nothing is there twice.",
         play,
+        seed,
     )
 
 
