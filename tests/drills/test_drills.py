@@ -72,7 +72,7 @@ def test_what_happened_is_kept(outcomes: dict[str, Outcome]) -> None:
     assert kinds.index("fault") < kinds.index("heal")
     assert outcome.samples[-1].committed == outcome.acknowledged
     assert outcome.producer_seconds and outcome.pipeline_seconds
-    assert outcome.longest_pause
+    assert outcome.longest_wait
 
 
 def test_without_the_guarantee_the_drill_is_invalid(outcomes: dict[str, Outcome]) -> None:

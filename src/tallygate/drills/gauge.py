@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Protocol
 
 import psycopg
@@ -102,25 +103,32 @@ class Gauge:
     def committed(self) -> int:
         return self.samples[-1].committed if self.samples else 0
 
-    def commits_again(self, fault: float) -> float | None:
-        """Seconds from the fault until a record was committed that was produced after it."""
-        at = fault - self.began
-        before = [sample for sample in self.samples if sample.at <= at]
-        produced = before[-1].produced if before else 0
-        after = [s.at for s in self.samples if s.at > at and s.committed > produced]
-        return round(after[0] - at, 2) if after else None
-
-    def longest_pause(self) -> float | None:
-        """The longest time without a commit while there was something to commit."""
+    def longest_pause(self, fault: float) -> float | None:
+        """The longest time without a commit, from the fault on, while there was something to
+        commit."""
         longest, since = 0.0, None
-        for before, after in zip(self.samples, self.samples[1:], strict=False):
+        for before, after in pairwise(self._from(fault)):
             idle = after.committed == before.committed and before.acknowledged > before.committed
             if not idle:
                 since = None
                 continue
             since = before.at if since is None else since
             longest = max(longest, after.at - since)
-        return round(longest, 2) if self.samples else None
+        return round(longest, 2)
+
+    def longest_wait(self, fault: float) -> float | None:
+        """The longest that an acknowledged record waited for its commit, from the fault on."""
+        later = iter(samples := self._from(fault))
+        longest, commit = 0.0, next(later, None)
+        for sample in samples:
+            while commit is not None and commit.committed < sample.acknowledged:
+                commit = next(later, None)
+            if commit is not None:
+                longest = max(longest, commit.at - sample.at)
+        return round(longest, 2)
+
+    def _from(self, fault: float) -> list[Sample]:
+        return [sample for sample in self.samples if sample.at >= fault - self.began]
 
     def _run(self) -> None:
         """While the store is away, what is known stays."""

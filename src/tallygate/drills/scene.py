@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,8 @@ class Scene:
         self.report: Report | None = None
         self.held: Counter[int] | None = None
         """How often the sink holds each id, if it is no table."""
+        self.at_end = ExitStack()
+        """What is to be closed when the drill is over."""
         self._told = told
         self._jobs: list[Job] = []
         self._needed: tuple[Job, ...] = ()
@@ -186,7 +188,7 @@ class Scene:
         """No more load, and wait until the pipeline has everything."""
         self.workload.stop()
         self.event("note", "the load is off")
-        places = [(self.topic, number) for number in self.workload.moments]
+        places = [(self.topic, number) for number in self.workload.partitions]
 
         def done() -> bool:
             self._check_needed()
@@ -270,19 +272,21 @@ class Scene:
 
     # How long it took
 
-    def commits_again(self) -> float | None:
-        return None if self.fault_at is None else self.gauge.commits_again(self.fault_at)
-
-    def acknowledged_again(self) -> float | None:
+    def measures(self) -> dict[str, float | None]:
+        """How long it took, by the names of an outcome's fields."""
         if self.fault_at is None:
-            return None
-        found = self.workload.acknowledged_again(self.fault_at)
-        return None if found is None else round(found, 2)
+            return {}
+        return {
+            "producer_seconds": self.workload.longest_wait(self.fault_at),
+            "pipeline_seconds": self.gauge.longest_pause(self.fault_at),
+            "longest_wait": self.gauge.longest_wait(self.fault_at),
+        }
 
     def close(self) -> None:
         for job in self._jobs:
             job.end()
         self.gauge.close()
+        self.at_end.close()
 
     @property
     def seconds(self) -> float:

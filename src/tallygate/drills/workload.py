@@ -45,8 +45,9 @@ class Workload:
         self.produced = 0
         self.acknowledged: set[int] = set()
         self.failed: set[int] = set()
-        self.moments: dict[int, list[tuple[float, float]]] = {}
-        """For each partition: when a record was produced, and when it was acknowledged."""
+        self.partitions: set[int] = set()
+        self.moments: list[tuple[float, float]] = []
+        """When a record was produced, and when it was acknowledged."""
         chosen = producer_properties(
             acks=acks, idempotent=acks == "all", timeout_ms=int(RECORD_LIFE * 1000)
         )
@@ -81,16 +82,11 @@ class Workload:
             f"{more} more records for {self.topic} were not acknowledged in {timeout:.0f} s",
         )
 
-    def acknowledged_again(self, since: float) -> float | None:
-        """Seconds from a moment until a record produced after it was acknowledged in every
-        partition; None if that did not come to pass."""
-        firsts = [
-            min((acked for sent, acked in moments if sent >= since), default=None)
-            for moments in self.moments.values()
-        ]
-        if not firsts or None in firsts:
-            return None
-        return max(first - since for first in firsts if first is not None)
+    def longest_wait(self, since: float) -> float | None:
+        """The longest that a record produced since then waited to be acknowledged."""
+        waits = (acked - sent for sent, acked in self.moments if sent >= since)
+        longest = max(waits, default=None)
+        return None if longest is None else round(longest, 2)
 
     def _run(self) -> None:
         """At the rate, whatever became of the records before: a stall is made up for."""
@@ -111,8 +107,8 @@ class Workload:
             partition = message.partition() or 0
             place = place_id(partition, message.offset() or 0)
             self.acknowledged.add(place if self._by_place else number)
-            moments = self.moments.setdefault(partition, [])
-            moments.append((sent, time.monotonic()))
+            self.partitions.add(partition)
+            self.moments.append((sent, time.monotonic()))
 
         try:
             self._producer.produce(

@@ -27,6 +27,8 @@ class Between:
         self.scene = scene
         self.ours = DatabaseProxy(scene.stack.dsn)
         self.theirs = DatabaseProxy(scene.stack.dsn)
+        for proxy in (self.ours, self.theirs):
+            scene.at_end.callback(proxy.close)
         sink = {"dsn": self.ours.dsn, "driver_rows": driver_rows}
         self.pipeline = scene.pipeline(scene.spec(sink=sink))
         self.plain = scene.plain(dsn=self.theirs.dsn, die_after=die_after)
@@ -44,8 +46,6 @@ class Between:
         self.scene.wait_committed(400, 120)
         self.scene.catch_up()
         self.scene.wait_plain()
-        for proxy in (self.ours, self.theirs):
-            proxy.close()
         return (self.scene.plain_control(what),)
 
 

@@ -106,7 +106,7 @@ def _figure(name: str, value: str, note: str, *, bad: bool = False) -> str:
 def verdict_table(drills: Sequence[tuple[Outcome, str]]) -> str:
     headings = (
         *("Acknowledged", "Lost", "Duplicated"),
-        *("Producer recovery", "Pipeline recovery", "Longest pause"),
+        *("Producer recovery", "Pipeline recovery", "Longest wait"),
     )
     numbers = "".join(f'<th scope="col" class="number">{name}</th>' for name in headings)
     rows = "".join(_row(outcome, anchor) for outcome, anchor in drills)
@@ -116,9 +116,10 @@ def verdict_table(drills: Sequence[tuple[Outcome, str]]) -> str:
         '<table class="verdicts"><thead><tr><th scope="col">Drill</th>'
         f'<th scope="col">Verdict</th>{numbers}<th scope="col">Controls</th></tr></thead>\n'
         f"<tbody>{rows}</tbody></table></div>\n"
-        '<p class="muted">A recovery is the time from the fault until records were acknowledged'
-        " (producer) or committed (pipeline) again. The longest pause is the longest time without"
-        " a commit while there were records to commit.</p></section>"
+        '<p class="muted">Recovery, from the fault on: the longest that a record waited to be'
+        " acknowledged (producer), and the longest time without a commit while there was something"
+        " to commit (pipeline). The longest wait is that of a record from acknowledgement to"
+        " commit.</p></section>"
     )
 
 
@@ -126,7 +127,7 @@ def _row(outcome: Outcome, anchor: str) -> str:
     numbers = (
         *(count(outcome.acknowledged), harm(outcome, outcome.lost)),
         *(harm(outcome, outcome.duplicated), time(outcome.producer_seconds)),
-        *(time(outcome.pipeline_seconds), time(outcome.longest_pause)),
+        *(time(outcome.pipeline_seconds), time(outcome.longest_wait)),
     )
     controls = "".join(
         f"<li><b>{text(control.name)}</b>: {_failure(control)}, {failing(control)}</li>"

@@ -48,7 +48,7 @@ def drill_section(outcome: Outcome, anchor: str) -> str:
         ("duplicated", harm(outcome, outcome.duplicated)),
         ("producer recovery", time(outcome.producer_seconds)),
         ("pipeline recovery", time(outcome.pipeline_seconds)),
-        ("longest pause", time(outcome.longest_pause)),
+        ("longest wait", time(outcome.longest_wait)),
         ("whole drill", seconds(outcome.seconds)),
         *([("seed", str(outcome.seed))] if outcome.seed is not None else []),
     )
