@@ -160,6 +160,7 @@ def two_drivers(scene: Scene) -> tuple[Control, ...]:
             _copy(scene.folder / original, copy)
         second = scene.pipeline(scene.spec(checkpoint=str(copies[0])), name="the second driver")
         second.start()
+        done = len(list((copies[1] / "commits").iterdir()))
         scene.plain(checkpoint=str(copies[1])).start()
         wait_until(lambda: not first.is_running, 90, "the first driver was not fenced")
         first.stop()
@@ -168,6 +169,11 @@ def two_drivers(scene: Scene) -> tuple[Control, ...]:
         scene.wrong.append("the first driver did not say that it was fenced")
     scene.wait_committed(400)
     scene.catch_up()
+    wait_until(
+        lambda: len(list((copies[1] / "commits").iterdir())) > done + 1,
+        90,
+        "the second plain job does not write",
+    )
     scene.wait_plain()
     return (scene.plain_control("Two of it, with copies of one checkpoint."),)
 
