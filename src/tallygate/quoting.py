@@ -1,6 +1,7 @@
-"""Names in SQL, whatever they hold: Spark quotes them in one way, PostgreSQL in another."""
+"""Names and texts in SQL, whatever they hold: Spark quotes names in one way, PostgreSQL in
+another."""
 
-__all__ = ["backticked", "double_quoted"]
+__all__ = ["backticked", "double_quoted", "single_quoted"]
 
 
 def backticked(name: str) -> str:
@@ -11,3 +12,8 @@ def backticked(name: str) -> str:
 def double_quoted(name: str) -> str:
     """A name as PostgreSQL reads it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def single_quoted(text: str) -> str:
+    """A text as PostgreSQL reads it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,72 +1,92 @@
-"""What a pipeline's ledger in PostgreSQL claims, at one moment.
+"""What a pipeline's ledger claims, and what its sink holds, at one moment.
 
-Rows, ledger and dead letters are all read in one snapshot, which is exported so that every reader
-sees the same: an audit can run while the pipeline does, and still compares like with like.
+Whatever the sink, an audit needs the same two things of it, and needs them to belong together: the
+ranges of records that the ledger says are in the sink, and the rows that are there. Each sink has
+its own way to see both at one moment while the pipeline goes on (`postgres`, `delta`, `parquet`,
+`kafka`), and gives them as `Evidence`.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-import psycopg
+from pyspark.sql import DataFrame
 
-from tallygate.errors import LedgerError
+from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.ranges import Place, Range
-from tallygate.postgres.connecting import connect
 
-__all__ = ["Claims", "claims_of"]
+__all__ = ["Claims", "Commit", "Coordinates", "Evidence"]
+
+Coordinates = tuple[str, int, int]
+"""Topic, partition and offset."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One move of the ledger, as its history has it."""
+
+    number: int
+    run: int
+    batch: int | None
+    ranges: tuple[Range, ...]
+    rows: int | None = None
+    at: str = ""
+
+    def covers(self, place: Place, offset: int) -> bool:
+        return any(r.place == place and r.start <= offset < r.until for r in self.ranges)
 
 
 @dataclass(frozen=True)
 class Claims:
-    snapshot: str
-    """For readers in other transactions."""
     ranges: Mapping[Place, Range]
     """For each partition, from the pipeline's start up to the ledger's offset."""
-    lost: tuple[Range, ...]
-    letters: frozenset[tuple[str, int, int]]
-    delivery: str
+    lost: tuple[Range, ...] = ()
+    letters: frozenset[Coordinates] = frozenset()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[Place, int] = field(default_factory=dict)
+    """Where the ledger was when the rows had been read, if that may be further: rows of records in
+    between may be there or not."""
+    history: tuple[Commit, ...] = ()
+    gapless: bool = True
+    """Whether every move of the ledger is in its history, from the oldest one that is kept on."""
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def reached(self) -> dict[Place, Range]:
+        """The ranges, up to where the ledger was when the rows had been read."""
+        return {
+            place: replace(each, until=max(each.until, self.later.get(place, each.until)))
+            for place, each in self.ranges.items()
+        }
+
+    @property
+    def moved(self) -> bool:
+        """Whether the ledger moved while the rows were read."""
+        return self.reached != dict(self.ranges)
 
 
-@contextmanager
-def claims_of(dsn: str, pipeline: str, timeout: float) -> Iterator[Claims]:
-    """The ledger's claims; the snapshot lasts as long as the block."""
-    with connect(dsn, timeout=timeout, autocommit=False) as connection:
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        snapshot = _one(connection, "SELECT pg_export_snapshot()")
-        known = _one(connection, "SELECT to_regclass('tallygate.pipelines')::text")
-        row = (
-            None
-            if known is None
-            else connection.execute(
-                "SELECT delivery FROM tallygate.pipelines WHERE name = %s", (pipeline,)
-            ).fetchone()
-        )
-        if row is None:
-            raise LedgerError(f"pipeline {pipeline!r} has never run into this database.")
-        positions = connection.execute(
-            "SELECT topic, partition, first_offset, next_offset FROM tallygate.positions "
-            "WHERE pipeline = %s",
-            (pipeline,),
-        ).fetchall()
-        lost = connection.execute(
-            "SELECT topic, partition, from_offset, until_offset FROM tallygate.lost_ranges "
-            "WHERE pipeline = %s ORDER BY 1, 2, 3",
-            (pipeline,),
-        ).fetchall()
-        letters = connection.execute(
-            'SELECT topic, partition, "offset" FROM tallygate.dead_letters WHERE pipeline = %s',
-            (pipeline,),
-        ).fetchall()
-        yield Claims(
-            str(snapshot),
-            {(topic, number): Range(topic, number, *ends) for topic, number, *ends in positions},
-            tuple(Range(*each) for each in lost),
-            frozenset((topic, number, at) for topic, number, at in letters),
-            str(row[0]),
-        )
+class Evidence(Protocol):
+    @property
+    def target(self) -> str:
+        """What the sink is called in messages."""
 
+    @property
+    def claims(self) -> Claims: ...
 
-def _one(connection: psycopg.Connection, query: str) -> object:
-    row = connection.execute(query.encode()).fetchone()
-    return None if row is None else row[0]
+    @property
+    def refuses(self) -> bool:
+        """Whether the sink may refuse a row, whose record then becomes a dead letter."""
+
+    def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
+        """The sink's rows of that moment; at least those of the ranges, if some are given and rows
+        carry coordinates."""
+
+    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+        """Rows of the transform as the sink keeps them."""
+
+    def letter(self, at: Coordinates) -> str | None:
+        """Why the record is a dead letter; None if it is none."""
+
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
+        """What is wrong in ways that only this kind of sink knows, if these are the rows that
+        should be there of the ranges that could be read again."""

@@ -3,105 +3,146 @@ batch mode."""
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from tallygate.audit.claims import Coordinates
+from tallygate.audit.records import records
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
-from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.letters import Letter, letter_of
+from tallygate.ledger.ranges import Range
 from tallygate.pipeline.pipeline import Pipeline
-from tallygate.pipeline.source import decoded
+from tallygate.pipeline.source import decoded, decoder_of
 from tallygate.pipeline.static import Statics
 from tallygate.pipeline.transform import transformed
-from tallygate.records.decoding import COORDINATES, METADATA
+from tallygate.quoting import backticked
+from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spec import Kafka
+from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
-__all__ = ["Noted", "latest_by_key", "recomputed", "source_records"]
+__all__ = ["Noted", "Source", "latest_by_key"]
 
-_RAW = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
-    "timestampType int"
-)
-_HEADERS = "headers array<struct<key: string, value: binary>>"
+_PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
 
 @dataclass(frozen=True)
 class Noted:
-    """Where the decoding step leaves the coordinates of what is unfit; a task that is repeated
-    notes them again, under the same coordinates."""
+    """Where the decoding step leaves what the audit must know of its records: the coordinates of
+    those that are unfit, and how many there were in each block. A task that is repeated notes the
+    same again, under the same names, so nothing counts twice. It travels to the workers."""
 
     folder: str
 
+    def aside(self, name: str) -> "Noted":
+        """A place for what is read once more, and must not count again."""
+        folder = Path(self.folder) / name
+        folder.mkdir(exist_ok=True)
+        return Noted(str(folder))
+
     def keep(self, letters: list[Letter]) -> None:
-        lines = (json.dumps([each.topic, each.partition, each.offset]) for each in letters)
-        (Path(self.folder) / f"{uuid.uuid4().hex}.jsonl").write_text("\n".join(lines))
+        self._write("letters", [[each.topic, each.partition, each.offset] for each in letters])
 
-    def found(self) -> set[tuple[str, int, int]]:
-        return {
-            (topic, partition, offset)
-            for file in Path(self.folder).iterdir()
-            for topic, partition, offset in map(json.loads, file.read_text().splitlines())
-        }
+    def saw(self, raw: pa.RecordBatch) -> None:
+        first = [raw.column(name)[0].as_py() for name in ("topic", "partition", "offset")]
+        self._write("blocks", [[*first, raw.num_rows]])
 
+    def unfit(self) -> set[Coordinates]:
+        return {(topic, number, offset) for topic, number, offset in self._read("letters")}
 
-def source_records(
-    spark: SparkSession, source: Kafka, connection: Connection, ranges: Sequence[Range]
-) -> DataFrame:
-    """The records of these ranges, as Kafka has them."""
-    mine = [each for each in ranges if source.pattern or each.topic in source.topic]
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for each in mine:
-        starts.setdefault(each.topic, {})[str(each.partition)] = each.start
-        ends.setdefault(each.topic, {})[str(each.partition)] = each.until
-    reader = spark.read.format("kafka").options(**connection.spark())
-    reader = reader.option("kafka.isolation.level", "read_committed")
-    if source.headers:
-        reader = reader.option("includeHeaders", "true")
-    if not starts:
-        return spark.createDataFrame([], _RAW + (f", {_HEADERS}" if source.headers else ""))
-    assigned = {topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}
-    return (
-        reader.option("assign", json.dumps(assigned))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )
+    def records(self) -> int:
+        """How many records were read."""
+        blocks = {(topic, number, at): count for topic, number, at, count in self._read("blocks")}
+        return sum(blocks.values())
+
+    def _write(self, kind: str, rows: list[list[object]]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (Path(self.folder) / f"{uuid.uuid4().hex}.{kind}").write_text(text)
+
+    def _read(self, kind: str) -> Iterator[list[Any]]:
+        for file in Path(self.folder).glob(f"*.{kind}"):
+            yield from map(json.loads, file.read_text().splitlines())
 
 
-def recomputed(
-    pipeline: Pipeline,
-    spark: SparkSession,
-    connection: Connection,
-    ranges: Mapping[Place, Range],
-    noted: Noted,
-    statics: Statics,
-    checkpoint: Checkpoint,
-) -> DataFrame:
-    """What the transform gives from these records."""
-    views = {}
-    for name, source in pipeline.streams.items():
-        if not isinstance(source, Kafka):
-            raise ConfigError(
-                f"{name} is not Kafka: what was read from it cannot be read again, so it cannot "
-                "be audited."
+@dataclass(frozen=True)
+class Source:
+    """The pipeline's sources and its transform, to be gone through again."""
+
+    pipeline: Pipeline
+    spark: SparkSession
+    connection: Connection
+    statics: Statics
+    checkpoint: Checkpoint
+
+    def recomputed(
+        self, ranges: Sequence[Range], noted: Noted, spec: PipelineSpec | None = None
+    ) -> DataFrame:
+        """What the transform gives from these records."""
+        spec = spec or self.pipeline
+        views = {}
+        for name, source in spec.streams.items():
+            if not isinstance(source, Kafka):
+                raise ConfigError(
+                    f"{name} is not Kafka: what was read from it cannot be read again, so it "
+                    "cannot be audited."
+                )
+            mine = [each for each in ranges if source.pattern or each.topic in source.topic]
+            raw = records(self.spark, self.connection, mine, headers=source.headers)
+            if spec.transform is None and isinstance(spec.sink, KafkaSink):
+                return _passed(raw, source, spec.sink.key, noted)
+            if spec.transform is None:
+                plain = raw.select("value", "topic", "partition", "offset")
+                whole = source.model_copy(update={"headers": False})
+                return decoded(plain, whole, noted, noted.saw, COORDINATES)
+            views[name] = decoded(raw, source, noted, noted.saw)
+        sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
+        return transformed(self.spark, spec, {**views, **sides})
+
+
+def _passed(raw: DataFrame, source: Kafka, key: str | None, noted: Noted) -> DataFrame:
+    """Records that go from topic to topic as they are, but for those that are unfit."""
+    step = _PassStep(decoder_of(source), key, noted)
+
+    def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return step.run(blocks)
+
+    return raw.mapInArrow(run, _PASSED)
+
+
+@dataclass(frozen=True)
+class _PassStep:
+    decoder: Decoder
+    key: str | None
+    noted: Noted
+
+    def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for raw in blocks:
+            if not raw.num_rows:
+                continue
+            self.noted.saw(raw)
+            fields, unfit = self.decoder.decode(raw)
+            bad = {each.index for each in unfit}
+            if bad:
+                self.noted.keep([letter_of(raw, each.index, each.cause) for each in unfit])
+            good = [index for index in range(raw.num_rows) if index not in bad]
+            fit = raw.take(pa.array(good, pa.int64())) if bad else raw
+            keys = fit.column("key")
+            if self.key is not None:
+                keys = fields.column(self.key).cast(pa.string()).cast(pa.binary())
+            columns = [fit.column(name) for name in ("topic", "partition", "offset")]
+            yield pa.RecordBatch.from_arrays(
+                [keys, fit.column("value"), *columns], ["key", "value", *COORDINATES]
             )
-        raw = source_records(spark, source, connection, list(ranges.values()))
-        views[name] = decoded(raw, source, noted)
-    if pipeline.transform is None:
-        extra = set(METADATA.names) - set(COORDINATES)
-        return next(iter(views.values())).drop(*extra)
-    return transformed(spark, pipeline, {**views, **statics.seen(checkpoint)})
 
 
 def latest_by_key(frame: DataFrame, key: Sequence[str]) -> DataFrame:
     """Of several rows of one key the last record's, as an upsert keeps them."""
-    order = Window.partitionBy(*key).orderBy(f.col("_offset").desc())
+    order = Window.partitionBy(*map(backticked, key)).orderBy(f.col("_offset").desc())
     ranked = frame.withColumn("_rank", f.row_number().over(order))
     return ranked.where("_rank = 1").drop("_rank")

@@ -11,6 +11,26 @@ What can be wrong with a row of the sink, or with a record that has none:
     different     the row is there, with other content
     misplaced     the row's record lies outside of what the ledger claims
     undead        the record cannot be decoded, and is not among the dead letters
+    aborted       the row is of a record whose transaction was aborted: of the source, or, in
+                  a topic, the row is one too many and an aborted write of it is there as well
+    disordered    two rows of one key are in a topic in another order than their records
+
+What can be wrong with the ledger itself:
+
+    gap           its history leaves out offsets that it claims, and does not call them lost
+    overlap       its history has offsets twice, or goes further than it claims
+    overclaimed   it claims offsets that the source does not have yet
+
+And with a topic that is read twice, once with what was committed and once with everything:
+
+    skipped       the second reading passes over a record that the first one has
+    inconsistent  both readings have the offset, with different records
+
+These are the anomalies that Jepsen's workload for Kafka names, as far as they leave a trace for
+somebody who comes afterwards. Its lost write is `missing`, its duplicate `duplicate`, its aborted
+read (G1a) `aborted`, its inconsistent offsets `inconsistent`. The pipeline itself is a reader, and
+its polls are the ledger's history: a skipped poll is a `gap` (and `skipped` for the audit's own
+reading), a nonmonotonic poll an `overlap`. A nonmonotonic send is `disordered`.
 """
 
 from collections.abc import Iterable
@@ -20,7 +40,21 @@ from typing import Any
 
 __all__ = ["KINDS", "Anomaly", "Report", "Verdict", "worst"]
 
-KINDS = ("missing", "duplicate", "unexpected", "different", "misplaced", "undead")
+KINDS = (
+    "missing",
+    "duplicate",
+    "unexpected",
+    "different",
+    "misplaced",
+    "undead",
+    "aborted",
+    "disordered",
+    "gap",
+    "overlap",
+    "overclaimed",
+    "skipped",
+    "inconsistent",
+)
 
 
 class Verdict(Enum):
@@ -61,8 +95,12 @@ class Report:
     unknown: tuple[str, ...] = ()
     """What could not be checked, and why."""
     seconds: float = 0.0
-    checked: dict[str, list[int]] = field(default_factory=dict)
+    checked: dict[str, list[list[int]]] = field(default_factory=dict)
     """For each partition the offsets from which and up to which it was checked."""
+    filtered: int | None = None
+    """Records of which the transform makes no row; None where rows are not of one record each."""
+    scope: str = ""
+    """What was asked for, if it was not everything, and how sure the verdict is of the rest."""
 
     @property
     def verdict(self) -> Verdict:
@@ -74,5 +112,7 @@ class Report:
         return worst(found)
 
     def as_dict(self) -> dict[str, Any]:
-        counts = dict.fromkeys(KINDS, 0) | {each.kind: each.count for each in self.anomalies}
+        counts = dict.fromkeys(KINDS, 0)
+        for each in self.anomalies:
+            counts[each.kind] += each.count
         return {"verdict": self.verdict.value, **asdict(self), "counts": counts}

@@ -131,6 +131,10 @@ class Topics:
         self.check_exists(name)
         return self._describe([name], self._sizes(name) if sizes else {})[0]
 
+    def effective_configs(self, name: str) -> dict[str, str]:
+        """All configs that hold for a topic, the broker's defaults included."""
+        return {key: entry.value or "" for key, entry in self._configs([name])[name].items()}
+
     def _sizes(self, name: str) -> dict[tuple[str, int], int]:
         """The sizes, or none of them where this user may not ask for them."""
         try:

@@ -2,7 +2,8 @@
 
 Kafka keeps them, fences zombies by the transactional id, and every Kafka tool can show the lag.
 What a later start must know travels as the offsets' metadata: the epoch and whose it is, the
-topic's id, the checkpoint's id, the ranges that were given up as lost.
+topic's id, the checkpoint's id, where the partition was begun, the ranges that were given up as
+lost. Kafka keeps only the last of these texts, so each is made from the one before.
 
 **One writer.** A transactional id belongs to one source partition (or one lane after a shuffle).
 Opening a producer of that id ends the transaction that an older one left open, and fences it; only
@@ -15,7 +16,7 @@ refuses offsets of it: they are committed for a stand-in topic of that cluster.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -26,7 +27,7 @@ from tallygate.kafka.producer import producer_properties
 from tallygate.ledger.ranges import OTHER_SOURCE, MovedError, Place, Range, is_topic
 from tallygate.ledger.runs import Run, fenced
 
-__all__ = ["GroupClaim", "Mark", "Names", "committed", "kept_as", "open_producer"]
+__all__ = ["GroupClaim", "Held", "Mark", "Names", "committed", "kept_as", "open_producer"]
 
 ANSWER_TIMEOUT = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
@@ -86,6 +87,8 @@ class Mark:
     lanes: int = 0
     topic_id: str | None = None
     checkpoint_id: str | None = None
+    first: int | None = None
+    """Where the pipeline began in the partition."""
     lost: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -108,6 +111,10 @@ class Mark:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
+Held = tuple[int, Mark]
+"""A committed offset, and what is kept with it."""
+
+
 @dataclass(frozen=True)
 class GroupClaim:
     """A run's right to write, for one group of offsets. It travels to the tasks."""
@@ -122,36 +129,46 @@ class GroupClaim:
     def topic(self, topic: str) -> str:
         return kept_as(topic, self.stand_in)
 
-    def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, int]:
+    def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, Held]:
         """Where the group is; raise if a newer run has been there. The producer must be open."""
         asked = {self.topic(topic): topic for topic, _ in places}
         found = consumer.committed(
             [TopicPartition(self.topic(topic), number) for topic, number in places],
             timeout=ANSWER_TIMEOUT,
         )
-        for each in found:
-            newer = Mark.read(each.metadata)
-            if each.offset >= 0 and newer.epoch > self.mark.epoch:
-                raise fenced(self.pipeline, self.mark.epoch, newer.run)
-        return {
-            (asked[each.topic], each.partition): each.offset for each in found if each.offset >= 0
+        held = {
+            (asked[each.topic], each.partition): (each.offset, Mark.read(each.metadata))
+            for each in found
+            if each.offset >= 0
         }
+        for _, newer in held.values():
+            if newer.epoch > self.mark.epoch:
+                raise fenced(self.pipeline, self.mark.epoch, newer.run)
+        return held
 
-    def offsets(self, ranges: Iterable[Range]) -> list[TopicPartition]:
-        """The ends of the ranges, to be committed with this run's mark."""
+    def offsets(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> list[TopicPartition]:
+        """The ends of the ranges, to be committed with this run's mark, and with what is to be
+        remembered of the partition from what is held."""
         return [
             TopicPartition(
                 self.topic(each.topic),
                 each.partition,
                 each.until,
-                self.marks.get(each.topic, self.mark).text(),
+                self._next_mark(each, held.get(each.place)).text(),
             )
             for each in ranges
         ]
 
-    def check(self, ranges: Iterable[Range], at: Mapping[Place, int]) -> bool:
+    def _next_mark(self, done: Range, held: Held | None) -> Mark:
+        mark = self.marks.get(done.topic, self.mark)
+        if held is None:
+            return replace(mark, first=done.start)
+        return replace(mark, first=held[1].first, lost=held[1].lost)
+
+    def check(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> bool:
         """Whether all is still to be written; False if all is there, an error if neither."""
         wanted = list(ranges)
+        at = {place: offset for place, (offset, _) in held.items()}
         if all(at.get(each.place, -1) >= each.until for each in wanted):
             return False
         if all(at.get(each.place, each.start) == each.start for each in wanted):
@@ -176,14 +193,19 @@ def open_producer(connection: Connection, transactional_id: str) -> Producer:
     return producer
 
 
-def committed(connection: Connection, group: str, stand_in: bool) -> dict[Place, tuple[int, Mark]]:
+def committed(
+    connection: Connection, group: str, stand_in: bool, *, settled: bool = False
+) -> dict[Place, Held]:
     """All offsets of a group that are committed, with their marks.
 
     A transaction that is open may still move some of them. So this is for planning; whoever writes
-    opens the producer first, and then asks again (`GroupClaim.at`)."""
+    opens the producer first, and then asks again (`GroupClaim.at`). `settled` waits until no
+    transaction holds offsets any more."""
     admin = clients.admin(connection)
     futures = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_TIMEOUT
+        [ConsumerGroupTopicPartitions(group)],
+        request_timeout=ANSWER_TIMEOUT,
+        require_stable=settled,
     )
     answers = clients.answer(futures, connection, f"asking for the offsets of group {group!r}")
     found = {}

@@ -6,7 +6,7 @@ the rows, and nothing crosses between the JVM and Python twice.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,7 +27,7 @@ from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
-__all__ = ["decoded", "decoder_of", "other_stream", "raw_stream"]
+__all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "other_stream", "raw_stream"]
 
 FETCH_WAIT_MS = 20
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -114,13 +114,20 @@ def _declared(ddl: str) -> pa.Schema:
     return to_arrow_schema(cast(t.StructType, schema))
 
 
-def decoded(raw: DataFrame, source: Kafka, keeper: Keeper) -> DataFrame:
-    """The source's fields and metadata; what is unfit is left with the keeper."""
-    decoder = decoder_of(source, tuple(METADATA.names))
+def decoded(
+    raw: DataFrame,
+    source: Kafka,
+    keeper: Keeper,
+    saw: Callable[[pa.RecordBatch], None] | None = None,
+    metadata: tuple[str, ...] = tuple(METADATA.names),
+) -> DataFrame:
+    """The source's fields and metadata; what is unfit is left with the keeper. `saw` is shown each
+    block of raw records, in the worker."""
+    decoder = decoder_of(source, metadata)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))
-    step = _DecodeStep(decoder, keeper, source.headers)
+    step = _DecodeStep(decoder, keeper, source.headers, saw)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
@@ -133,9 +140,12 @@ class _DecodeStep:
     decoder: Decoder
     keeper: Keeper
     headers: bool
+    saw: Callable[[pa.RecordBatch], None] | None
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for raw in blocks:
+            if self.saw is not None and raw.num_rows:
+                self.saw(raw)
             fit, unfit = self.decoder.decode(raw)
             if unfit:
                 self.keeper.keep([letter_of(raw, each.index, each.cause) for each in unfit])

@@ -79,6 +79,16 @@ class Checkpoint:
         found: str | None = json.loads(text.splitlines()[1]).get("conf", {}).get(name)
         return found
 
+    @property
+    def batches(self) -> list[int]:
+        """The batches whose offsets are logged; Spark keeps the last hundred."""
+        return self._numbers("offsets")
+
+    def watermark(self, batch: int) -> int | None:
+        """What was too late for batch `batch`: milliseconds since 1970, 0 if nothing was."""
+        text = self.read(f"offsets/{batch}")
+        return None if text is None else int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
+
     def ranges(self, batch: int) -> tuple[Range, ...]:
         """The ranges that a batch stands for."""
         end = self.end(batch)

@@ -68,7 +68,7 @@ def read_plan(frame: DataFrame) -> Plan:
     root = frame._jdf.queryExecution().analyzed()
     nodes = list(walk(root))
     names = {name_of(node) for node in nodes}
-    streaming = {name_of(node) for node in nodes if node.isStreaming()}
+    streaming = {name_of(node) for node in nodes if _flows(node)}
     stateful = bool(streaming & _STATEFUL) or any(joins_streams(node) for node in nodes)
     sources = sum(name_of(node) == "StreamingRelationV2" for node in nodes)
     replayable = not foreign_sources(frame) and sources <= 1
@@ -153,7 +153,7 @@ def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
     """The plan below `node` with the coordinates in its output, and these; or why it cannot be."""
     name = name_of(node)
     found = {attribute.name(): attribute for attribute in list_of(node.output())}
-    if name == "MapInArrow" and set(COORDINATES) <= set(found):
+    if _decodes(node):
         return node, [found[each] for each in COORDINATES]
     if name == "StreamingRelationV2" and set(_RAW) <= set(found):
         return node, [found[each] for each in _RAW]
@@ -223,7 +223,19 @@ def _project(frame: DataFrame, columns: Any, child: Any) -> Any:
 
 def joins_streams(node: Any) -> bool:
     children = list_of(node.children())
-    return name_of(node) == "Join" and all(child.isStreaming() for child in children)
+    return name_of(node) == "Join" and all(_flows(child) for child in children)
+
+
+def _flows(node: Any) -> bool:
+    """Whether records of the source come through here. They do so in a stream, and in the batch
+    that an audit reads again, where they come from the decoding step."""
+    return bool(node.isStreaming()) or any(_decodes(each) for each in walk(node))
+
+
+def _decodes(node: Any) -> bool:
+    return name_of(node) == "MapInArrow" and set(COORDINATES) <= {
+        attribute.name() for attribute in list_of(node.output())
+    }
 
 
 def _joins_static(node: Any) -> bool:
@@ -233,8 +245,8 @@ def _joins_static(node: Any) -> bool:
     left, right = list_of(node.children())
     kind = text_of(node.joinType()).lower()
     return (
-        bool(left.isStreaming())
-        and not right.isStreaming()
+        _flows(left)
+        and not _flows(right)
         and kind in ("inner", "leftouter", "leftsemi", "leftanti")
     )
 

@@ -52,6 +52,11 @@ class DeltaLedger:
         """The entry that counts; None if the pipeline never ran."""
         return self._counting(self.table.begin())
 
+    def known_at(self) -> tuple[int, Entry | None]:
+        """A version of the table, and the entry that counts in it."""
+        transaction = self.table.begin()
+        return transaction.version, self._counting(transaction)
+
     def begin(self) -> Entry:
         """Take the next epoch: whoever planned a commit before cannot make it any more."""
         transaction, entry = self._committed(

@@ -47,9 +47,16 @@ class LetterFolder:
             if local:
                 files.move(partial, name)
 
+    def cause(self, place: Place, offset: int) -> str:
+        """Why a record is a letter."""
+        files, root = _opened(self.folder)
+        name = f"{root}/{place[0]}/{place[1]}/{offset // SHELF}/{offset}.json"
+        with files.open_input_stream(name) as stream:
+            return str(json.loads(stream.read())["cause"])
+
     def count(self, place: Place, start: int, until: int) -> int:
         """How many letters there are of a range of offsets."""
-        return len(self._offsets(place, start, until))
+        return len(self.offsets(place, start, until))
 
     def remove_beyond(self, positions: Positions) -> None:
         """Remove letters of batches that were never committed."""
@@ -57,10 +64,11 @@ class LetterFolder:
         for topic in _names(files, root):
             for number in _names(files, f"{root}/{topic}"):
                 place = topic, int(number)
-                for offset in self._offsets(place, positions.get(place, 0), None):
+                for offset in self.offsets(place, positions.get(place, 0), None):
                     files.delete_file(f"{root}/{topic}/{number}/{offset // SHELF}/{offset}.json")
 
-    def _offsets(self, place: Place, start: int, until: int | None) -> list[int]:
+    def offsets(self, place: Place, start: int, until: int | None) -> list[int]:
+        """The offsets of the letters of a range."""
         files, root = _opened(self.folder)
         folder = f"{root}/{place[0]}/{place[1]}"
         found: list[int] = []

@@ -37,7 +37,12 @@ class Transaction:
 
     @property
     def exists(self) -> bool:
-        return int(self._transaction.readVersion()) >= 0
+        return self.version >= 0
+
+    @property
+    def version(self) -> int:
+        """The version of the table that it reads."""
+        return int(self._transaction.readVersion())
 
     @property
     def table_id(self) -> str:
@@ -123,6 +128,8 @@ class DeltaTable:
         stream = self._files.open(path)
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        except Py4JJavaError as error:
+            raise TargetError(f"{self.own(name)} cannot be read: {reason(error)}") from error
         finally:
             stream.close()
 

@@ -9,7 +9,7 @@ A lane may be ahead of another by one batch after a crash. Spark repeats that ba
 rows, and each lane skips it or writes it by its own offsets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from tallygate.sinks.kafka.writer import KafkaWriter
 from tallygate.sinks.sink import Batch, Retry, Written
 from tallygate.sinks.tasks import Report, run_tasks, slowest
 
-__all__ = ["KafkaTopicSink"]
+__all__ = ["KafkaTopicSink", "as_records"]
 
 
 @dataclass
@@ -104,7 +104,7 @@ class KafkaTopicSink:
             consumer = clients.consumer(self.connection, group_id=claim.group)
             try:
                 with clients.explained(self.connection, f"beginning group {claim.group!r}"):
-                    consumer.commit(offsets=claim.offsets(starts), asynchronous=False)
+                    consumer.commit(offsets=claim.offsets(starts, {}), asynchronous=False)
             finally:
                 consumer.close()
         self._begun |= new
@@ -115,20 +115,27 @@ class KafkaTopicSink:
         )
 
     def _prepared(self, frame: DataFrame) -> DataFrame:
-        """The frame as key, value and coordinates, made by the JVM."""
         if self.writer.decoder is not None:
             return frame
-        own = [name for name in frame.columns if name not in self.added]
-        value = f.to_json(f.struct(*own)) if self.format == "json" else f.col("value")
-        key: Any = f.lit(None) if self.key is None else f.col(self.key)
-        if self.format == "value" and self.key is None and "key" in own:
-            key = f.col("key")
-        coordinates = [f.col(name) for name in COORDINATES] if self.writer.carries else []
-        return frame.select(
-            value.cast("binary").alias("value"),
-            key.cast("string").cast("binary").alias("key"),
-            *coordinates,
-        )
+        return as_records(frame, self.key, self.format, self.added, carries=self.writer.carries)
+
+
+def as_records(
+    frame: DataFrame, key: str | None, format: str, added: Sequence[str], *, carries: bool
+) -> DataFrame:
+    """The frame as key, value and coordinates, made by the JVM; `added` are columns that are not
+    the user's."""
+    own = [name for name in frame.columns if name not in added]
+    value = f.to_json(f.struct(*own)) if format == "json" else f.col("value")
+    chosen: Any = f.lit(None) if key is None else f.col(key)
+    if format == "value" and key is None and "key" in own:
+        chosen = f.col("key")
+    coordinates = [f.col(name) for name in COORDINATES] if carries else []
+    return frame.select(
+        value.cast("binary").alias("value"),
+        chosen.cast("string").cast("binary").alias("key"),
+        *coordinates,
+    )
 
 
 def _written(way: str, reports: list[Report]) -> Written:

@@ -53,7 +53,8 @@ class _LetterTopic:
             producer = open_producer(self.connection, self.names.letters_id(place))
             consumer = clients.consumer(self.connection, group_id=self.claim.group)
             try:
-                at = self.claim.at(consumer, [place]).get(place, 0)
+                held = self.claim.at(consumer, [place])
+                at = held[place][0] if place in held else 0
                 new = [each for each in own if each.offset >= at]
                 if not new:
                     continue
@@ -61,7 +62,9 @@ class _LetterTopic:
                 producer.begin_transaction()
                 send_letters(producer, self.topic, new)
                 producer.send_offsets_to_transaction(
-                    self.claim.offsets([end]), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+                    self.claim.offsets([end], held),
+                    consumer.consumer_group_metadata(),
+                    ANSWER_TIMEOUT,
                 )
                 producer.commit_transaction(ANSWER_TIMEOUT)
             finally:
@@ -224,7 +227,11 @@ class KafkaStore:
 
     def _marked(self, old: Mark) -> Mark:
         return replace(
-            self._mark, topic_id=old.topic_id, checkpoint_id=old.checkpoint_id, lost=old.lost
+            self._mark,
+            topic_id=old.topic_id,
+            checkpoint_id=old.checkpoint_id,
+            first=old.first,
+            lost=old.lost,
         )
 
     def _make_stand_ins(self, before: Mapping[Place, Any]) -> None:

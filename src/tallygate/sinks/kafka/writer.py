@@ -15,7 +15,7 @@ from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, Names, open_producer
+from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, Held, Names, open_producer
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.records.decoding import COORDINATES, Decoder
@@ -209,6 +209,8 @@ class _Work:
 
     place: Place | None = None
     letters: list[Letter] = field(default_factory=list)
+    held: Mapping[Place, Held] = field(default_factory=dict)
+    """Where the group was before."""
     report: Report = field(default_factory=Report)
 
     def timed(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -239,11 +241,11 @@ class _Transfer:
     work: _Work
 
     def is_due(self, consumer: Consumer) -> bool:
-        places = [each.place for each in self.wanted]
-        return self.claim.check(self.wanted, self.claim.at(consumer, places))
+        self.work.held = self.claim.at(consumer, [each.place for each in self.wanted])
+        return self.claim.check(self.wanted, self.work.held)
 
     def offsets(self) -> list[TopicPartition]:
-        return self.claim.offsets(self.wanted)
+        return self.claim.offsets(self.wanted, self.work.held)
 
 
 def letter_headers(letter: Letter) -> list[tuple[str, str]]:

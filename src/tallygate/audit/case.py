@@ -1,0 +1,80 @@
+"""One audit: what its steps work on, and what they find."""
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tallygate.audit.claims import Claims, Evidence
+from tallygate.audit.recompute import Noted, Source
+from tallygate.audit.scope import Scope
+from tallygate.audit.verdict import Anomaly
+from tallygate.records.decoding import COORDINATES
+from tallygate.spark.plan import Plan, name_of, walk
+
+__all__ = ["Case", "Found", "operators"]
+
+
+@dataclass(frozen=True)
+class Found:
+    rows: int
+    anomalies: tuple[Anomaly, ...] = ()
+    unknown: tuple[str, ...] = ()
+    kept: int | None = None
+    """How many records have rows; None if rows are not of one record each."""
+
+    def but(self, reason: str, *kinds: str) -> "Found":
+        """The same, but that anomalies of these kinds may have another reason."""
+        doubtful = sorted(
+            (each for each in self.anomalies if each.kind in kinds), key=lambda each: each.kind
+        )
+        if not doubtful:
+            return self
+        counts = ", ".join(f"{each.count} {each.kind}" for each in doubtful)
+        left = tuple(each for each in self.anomalies if each.kind not in kinds)
+        return replace(self, anomalies=left, unknown=(*self.unknown, f"{counts}: {reason}"))
+
+
+@dataclass(frozen=True)
+class Case:
+    source: Source
+    evidence: Evidence
+    scope: Scope
+    noted: Noted
+    stream: Plan
+    """Of the pipeline as it runs: a batch has no watermarks."""
+
+    @property
+    def claims(self) -> Claims:
+        return self.evidence.claims
+
+    @property
+    def mode(self) -> str:
+        return str(getattr(self.source.pipeline.sink, "mode", "append"))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that identify a row of a table."""
+        key = getattr(self.source.pipeline.sink, "key", None) or ()
+        return (key,) if isinstance(key, str) else tuple(key)
+
+    @property
+    def watermarked(self) -> bool:
+        return self.stream.stateful and "EventTimeWatermark" in operators(self.stream.frame)
+
+    def kept(self, plan: Plan) -> DataFrame:
+        """What should be in the sink: rows of records that are dead letters, because the target
+        refused them, should not."""
+        if not (plan.carries and self.claims.letters and self.evidence.refuses):
+            return plan.frame
+        letters = self.source.spark.createDataFrame(
+            sorted(self.claims.letters), "_topic string, _partition int, _offset long"
+        )
+        return plan.frame.join(f.broadcast(letters), list(COORDINATES), "left_anti").select(
+            plan.frame.columns
+        )
+
+
+def operators(frame: DataFrame) -> set[str]:
+    """The kinds of steps in a frame's plan."""
+    return {name_of(node) for node in walk(frame._jdf.queryExecution().analyzed())}

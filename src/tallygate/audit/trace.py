@@ -1,0 +1,208 @@
+"""One record followed from its topic to its row, and one row back to its record.
+
+What became of a record is one of these:
+
+    row           the sink holds what the transform gives from it
+    missing       the sink should hold a row, and does not
+    together      the transform puts it together with others, so no row is its own
+    filtered      the transform gives no row from it
+    dead letter   it could not be decoded, or the sink refused its row
+    lost          it was given up as lost
+    before        the pipeline began after it
+    unread        the ledger has not come to it yet
+    no record     there is none at this offset: a transaction's marker, one that was aborted, or
+                  something that retention or compaction removed
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from tallygate.audit.claims import Claims, Commit, Coordinates, Evidence
+from tallygate.audit.evidence import evidence_of, kafka_source
+from tallygate.audit.recompute import Noted, Source
+from tallygate.errors import ConfigError, LostRangeError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.reader import From, Reading, read, to_record
+from tallygate.ledger.ranges import Range
+from tallygate.pipeline.pipeline import Pipeline
+from tallygate.pipeline.static import Statics
+from tallygate.quoting import backticked
+from tallygate.records.decoding import COORDINATES
+from tallygate.records.record import Record
+from tallygate.settings import Settings
+from tallygate.sinks.tasks import within
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.plan import read_plan
+from tallygate.spark.saying import reason
+from tallygate.stack import running_dsn
+
+__all__ = ["Trace", "trace_record", "trace_rows"]
+
+MOST = 10
+WRONG = "missing"
+
+
+@dataclass(frozen=True)
+class Trace:
+    topic: str
+    partition: int
+    offset: int
+    became: str
+    key: str | None = None
+    value: str | None = None
+    time: str | None = None
+    commit: Commit | None = None
+    """The one that moved the ledger past it, if the history still has it."""
+    rows: tuple[dict[str, Any], ...] = ()
+    expected: tuple[dict[str, Any], ...] = ()
+    """What the transform gives from the record alone, if its rows are its own."""
+    cause: str | None = None
+    """Why it is a dead letter."""
+
+    @property
+    def right(self) -> bool:
+        return self.became != WRONG
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def trace_record(
+    pipeline: Pipeline, at: Coordinates, *, settings: Settings, spark: SparkSession
+) -> Trace:
+    """What became of the record at these coordinates."""
+    with _Tracing.opened(pipeline, settings, spark) as tracing:
+        return tracing.record(at)
+
+
+def trace_rows(
+    pipeline: Pipeline, where: str, *, settings: Settings, spark: SparkSession
+) -> list[Trace]:
+    """The records that the rows of a condition came from, each followed to its rows again."""
+    with _Tracing.opened(pipeline, settings, spark) as tracing:
+        return [tracing.record(at) for at in tracing.places(where)]
+
+
+class _Tracing:
+    def __init__(self, source: Source, evidence: Evidence, noted: Noted) -> None:
+        self._source, self._evidence, self._noted = source, evidence, noted
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, pipeline: Pipeline, settings: Settings, spark: SparkSession
+    ) -> Iterator["_Tracing"]:
+        connection = kafka_source(pipeline, settings)
+        statics = Statics(spark, pipeline.static, lambda: running_dsn(settings))
+        checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
+        source = Source(pipeline, spark, connection, statics, checkpoint)
+        with (
+            evidence_of(pipeline, connection, spark, settings) as evidence,
+            tempfile.TemporaryDirectory(prefix="tallygate-trace-") as folder,
+        ):
+            yield cls(source, evidence, Noted(folder))
+
+    def places(self, where: str) -> list[Coordinates]:
+        rows = _readable(self._evidence.rows())
+        if not set(COORDINATES) <= set(rows.columns):
+            raise ConfigError(
+                "rows of this sink do not carry the coordinates of their records, so they lead "
+                "back to none."
+            )
+        try:
+            found = rows.where(where).select(*COORDINATES).distinct().limit(MOST).collect()
+        except AnalysisException as error:
+            raise ConfigError(f"--where {where!r}: {reason(error)}") from None
+        return sorted((row[0], row[1], row[2]) for row in found if row[2] is not None)
+
+    def record(self, at: Coordinates) -> Trace:
+        topic, partition, offset = at
+        found = _record_at(at, self._source.connection)
+        became, commit = _by_ledger(self._evidence.claims, at)
+        seen = replace(_seen(at, found), commit=commit)
+        if became is not None:
+            return replace(seen, became=became)
+        cause = self._evidence.letter(at)
+        if cause is not None:
+            return replace(seen, became="dead letter", cause=cause)
+        one = [Range(topic, partition, offset, offset + 1)]
+        rows = self._rows(one)
+        if found is None:
+            return replace(seen, became="no record", rows=rows or ())
+        plan = read_plan(self._source.recomputed(one, self._noted))
+        if not plan.carries or rows is None:
+            return replace(seen, became="together")
+        given = _collected(self._evidence.shaped(plan.frame, carries=True))
+        became = "filtered" if not given else "row" if len(rows) >= len(given) else WRONG
+        return replace(seen, became=became, rows=rows, expected=given)
+
+    def _rows(self, one: list[Range]) -> tuple[dict[str, Any], ...] | None:
+        """The rows of a record; None if rows do not say which record they are of."""
+        rows = self._evidence.rows(one)
+        if not set(COORDINATES) <= set(rows.columns):
+            return None
+        return _collected(rows.where(within(one)))
+
+
+def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | None]:
+    """What the ledger alone says of a record, and the commit that moved past it."""
+    topic, partition, offset = at
+    claimed = claims.reached.get((topic, partition))
+    if claimed is None or offset >= claimed.until:
+        return "unread", None
+    if offset < claimed.start:
+        return "before", None
+    commit = next((c for c in claims.history if c.covers((topic, partition), offset)), None)
+    gone = (
+        lost.place == claimed.place and lost.start <= offset < lost.until for lost in claims.lost
+    )
+    return ("lost" if any(gone) else None), commit
+
+
+def _record_at(at: Coordinates, connection: Connection) -> Record | None:
+    topic, partition, offset = at
+    what = Reading([topic], From.offset, offset, partitions=[partition], exit_at_end=True, limit=1)
+    try:
+        found = [to_record(message) for batch in read(what, connection) for message in batch]
+    except LostRangeError:
+        return None
+    return found[0] if found and found[0].offset == offset else None
+
+
+def _seen(at: Coordinates, record: Record | None) -> Trace:
+    if record is None:
+        return Trace(*at, "unread")
+    key, value = (
+        None if given is None else given.decode(errors="replace")
+        for given in (record.key, record.value)
+    )
+    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    return Trace(*at, "unread", key, value, time)
+
+
+def _readable(rows: DataFrame) -> DataFrame:
+    """With bytes as text."""
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    return rows.select(
+        *(
+            f.col(backticked(name)).cast("string").alias(name)
+            if isinstance(kind, t.BinaryType)
+            else f.col(backticked(name))
+            for name, kind in kinds.items()
+        )
+    )
+
+
+def _collected(rows: DataFrame) -> tuple[dict[str, Any], ...]:
+    texts = _readable(rows).limit(MOST).toJSON().collect()
+    return tuple(json.loads(text) for text in texts)

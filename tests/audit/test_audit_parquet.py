@@ -1,0 +1,106 @@
+"""The audit of a folder finds what was planted into its files, and nothing in one untouched."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fixtures.audits import abort, audited, counts
+from fixtures.flows import Flow
+from tallygate import Parquet
+from tallygate.audit.verdict import Verdict
+from tallygate.sinks.parquet.folder import LEDGER, Folder
+
+WINDOWS = [
+    {"sql": "SELECT *, timestamp_seconds(id * 10) AS at FROM source"},
+    {"watermark": {"at": "1 minute"}},
+    {"window": {"on": "at", "size": "1 minute"}, "aggregate": {"payments": "count(*)"}},
+]
+
+
+@contextmanager
+def _planted(folder: Path) -> Iterator[None]:
+    """What happens inside is undone afterwards."""
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    yield
+    shutil.rmtree(folder)
+    kept.rename(folder)
+
+
+def _rewrite(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Change the rows of the first file."""
+    file = min(folder.glob("commit=*/part-*.parquet"))
+    table = pq.read_table(file, partitioning=None)
+    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), file)
+
+
+def _change_ledger(folder: Path, by: int, place: str) -> None:
+    newest = Folder(folder).commit(Folder(folder).numbers()[-1]) / LEDGER
+    entry = json.loads(newest.read_text())
+    (topic,) = entry["positions"]
+    entry["positions"][topic][place] += by
+    newest.write_text(json.dumps(entry))
+
+
+def test_what_was_planted_is_found(flow: Flow) -> None:
+    folder = flow.folder / "rows"
+    fields = {"sink": Parquet(str(folder)), "transform": "SELECT * FROM source WHERE id <> 7"}
+    flow.send_text(["bad"])
+    abort(flow.stack.cluster.connection, flow.name, '{"id": 1, "account": "x"}', partition=0)
+    flow.send(90, partition=0)
+    flow.run(**fields)
+    whole = audited(flow, **fields)
+    assert (whole.verdict, whole.records, whole.rows) == (Verdict.VALID, 91, 89)
+    assert (whole.filtered, whole.letters) == (1, 1)
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        assert [row["id"] for row in rows[:3]] == [0, 1, 2]
+        never = {**rows[0], "id": 1, "account": "x", "_offset": rows[0]["_offset"] - 2}
+        return [rows[1], rows[1], {**rows[2], "account": "x"}, *rows[3:], never]
+
+    with _planted(folder):
+        _rewrite(folder, change)
+        found = counts(audited(flow, **fields))
+        assert found == {"missing": 1, "duplicate": 1, "different": 1, "aborted": 1}
+    with _planted(folder):
+        file = min(folder.glob("commit=*/part-*.parquet"))
+        shutil.copy(file, folder / "copy.parquet")
+        assert counts(audited(flow, **fields)) == {"duplicate": 89}
+    with _planted(folder):
+        _change_ledger(folder, -1, "0")
+        assert counts(audited(flow, **fields)) == {"misplaced": 1, "overlap": 1}
+    with _planted(folder):
+        _change_ledger(folder, 5, "0")
+        assert counts(audited(flow, **fields)) == {"overclaimed": 5, "gap": 5}
+    assert audited(flow, **fields).verdict is Verdict.VALID
+
+
+def test_windows_that_the_watermark_has_closed_are_compared(flow: Flow) -> None:
+    """Those still open are in the recomputation and not in the folder, and that is right; and
+    a record that came too late makes differences unknown, since it may be why."""
+    folder = flow.folder / "rows"
+    fields = {"sink": Parquet(str(folder)), "transform": WINDOWS}
+    flow.send(300, partition=0)
+    flow.run(**fields)
+    whole = audited(flow, **fields)
+    assert (whole.verdict, whole.records, whole.rows) == (Verdict.VALID, 300, 32)
+    with _planted(folder):
+        _rewrite(folder, lambda rows: [rows[0], *rows[2:]])
+        assert counts(audited(flow, **fields)) == {"missing": 1}
+    with _planted(folder):
+        _rewrite(folder, lambda rows: [{**rows[0], "payments": 99}, *rows])
+        assert counts(audited(flow, **fields)) == {"unexpected": 1}
+    flow.sent = 0
+    flow.send(1, partition=0)
+    flow.run(**fields)
+    late = audited(flow, **fields)
+    assert late.verdict is Verdict.UNKNOWN
+    assert late.unknown == (
+        "1 missing, 1 unexpected: 1 records may have been too late for the watermark",
+    )

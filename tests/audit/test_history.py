@@ -1,0 +1,41 @@
+"""A ledger's history must lead to what it claims."""
+
+from tallygate.audit.claims import Claims, Commit
+from tallygate.audit.history import wrong_moves
+from tallygate.ledger.ranges import Range
+
+LOST = (Range("t", 0, 10, 15),)
+
+
+def _claims(*moves: tuple[int, int], until: int, gapless: bool = True) -> Claims:
+    history = tuple(
+        Commit(number, 1, number, (Range("t", 0, *move),)) for number, move in enumerate(moves)
+    )
+    ranges = {("t", 0): Range("t", 0, 0, until)}
+    return Claims(ranges, LOST, history=history, gapless=gapless)
+
+
+def _found(claims: Claims) -> dict[str, tuple[str, ...]]:
+    return {each.kind: each.examples for each in wrong_moves(claims)}
+
+
+def test_moves_that_follow_each_other_are_right() -> None:
+    assert _found(_claims((0, 5), (5, 10), until=10)) == {}
+    assert _found(_claims((7, 9), (9, 10), until=10)) == {}, "older commits are not kept"
+    assert _found(_claims(until=10)) == {}, "some ledgers keep no history"
+
+
+def test_what_was_lost_is_no_gap() -> None:
+    assert _found(_claims((0, 10), (15, 20), until=20)) == {}
+    assert _found(_claims((0, 8), (17, 20), until=20)) == {"gap": ("t/0 [8, 10)", "t/0 [15, 17)")}
+
+
+def test_gaps_and_overlaps_are_found_with_their_offsets() -> None:
+    assert _found(_claims((0, 5), (6, 10), until=10)) == {"gap": ("t/0 [5, 6)",)}
+    assert _found(_claims((0, 5), (3, 10), until=10)) == {"overlap": ("t/0 [3, 5)",)}
+    assert _found(_claims((0, 9), until=10)) == {"gap": ("t/0 [9, 10)",)}
+    assert _found(_claims((0, 10), until=9)) == {"overlap": ("t/0 [9, 10)",)}
+
+
+def test_a_history_that_may_lack_commits_has_no_gaps() -> None:
+    assert _found(_claims((0, 5), (6, 9), until=10, gapless=False)) == {}

@@ -1,0 +1,65 @@
+"""Which records are looked at, and what a sample says of the others."""
+
+import itertools
+import random
+import time
+
+import pytest
+
+from tallygate.audit.records import rounds
+from tallygate.audit.scope import Sample, begin_ms, sureness, windows
+from tallygate.errors import ConfigError
+from tallygate.ledger.ranges import Range
+
+RANGES = (Range("t", 0, 100, 50_100), Range("t", 1, 0, 30_000), Range("u", 0, 7, 8))
+
+
+def test_windows_lie_in_the_ranges_and_apart() -> None:
+    for seed in range(20):
+        found = windows(RANGES, Sample(records=4000), random.Random(seed))
+        assert 3900 <= sum(map(len, found)) <= 4000
+        assert len(found) == 40
+        for each in found:
+            (whole,) = [one for one in RANGES if one.place == each.place]
+            assert whole.start <= each.start < each.until <= whole.until
+        for one, other in itertools.pairwise(found):
+            assert one.place != other.place or one.until <= other.start
+
+
+def test_every_window_can_be_chosen() -> None:
+    lot = random.Random(1)
+    seen = {each for _ in range(300) for each in windows(RANGES, Sample(records=4000), lot)}
+    assert len(seen) == 801
+
+
+def test_a_sample_of_all_is_all() -> None:
+    found = windows(RANGES, Sample(share=1.0), random.Random(1))
+    assert sum(map(len, found)) == sum(map(len, RANGES))
+
+
+def test_a_sample_is_a_number_or_a_share() -> None:
+    assert Sample.parse("10000") == Sample(records=10_000)
+    assert Sample.parse("0.5%") == Sample(share=0.005)
+    for text in ("", "0", "101%", "0.5", "many"):
+        with pytest.raises(ConfigError, match="is no sample"):
+            Sample.parse(text)
+
+
+def test_since_is_a_time_or_a_duration() -> None:
+    assert begin_ms("2026-01-01T00:00:00Z") == 1_767_225_600_000
+    assert abs(begin_ms("2h") - (time.time() - 7200) * 1000) < 5000
+    with pytest.raises(ConfigError, match="is no time"):
+        begin_ms("yesterday")
+
+
+def test_a_sample_says_how_sure_it_is() -> None:
+    """The rule of three: nothing among n means with 95 % confidence fewer than about 3 in n."""
+    said = sureness(30_000, 40, 1_000_000)
+    assert "with 95% confidence fewer than 100 in a million" in said
+    assert "fewer than 7 % of all windows" in said
+    assert "nothing is said" in sureness(0, 0, 0)
+
+
+def test_a_partition_is_read_once_in_each_round() -> None:
+    ranges = [Range("t", 0, 0, 1), Range("t", 0, 5, 6), Range("t", 1, 0, 1)]
+    assert rounds(ranges) == [[ranges[0], ranges[2]], [ranges[1]]]
