@@ -9,12 +9,13 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tallygate.drills.drill import Drills
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
 from tallygate.drills.workload import Workload
+from tallygate.errors import TallygateError
 from tallygate.kafka.node import Node
 from tallygate.waiting import wait_until
 
@@ -30,7 +31,9 @@ def leader_of(scene: Scene, topic: str, partition: int = 0) -> int:
     """The broker that leads a partition; one is elected if there is none."""
 
     def led() -> int | None:
-        return scene.topics.describe(topic, sizes=False).partitions[partition].leader
+        with suppress(TallygateError):  # no broker answers for a moment
+            return scene.topics.describe(topic, sizes=False).partitions[partition].leader
+        return None
 
     return int(wait_until(led, 60, f"partition {partition} of {topic} has no leader") or 0)
 
