@@ -1,6 +1,6 @@
 # Each target does all its own set-up; `make setup` makes .venv with the `tallygate` command in it.
 
-.PHONY: setup demo test unit check lock docs
+.PHONY: setup demo test test-all unit check lock docs
 .DEFAULT_GOAL := demo
 
 VENV := .venv/bin
@@ -12,6 +12,9 @@ demo: setup
 	@$(VENV)/tallygate demo
 
 test: check
+	@$(VENV)/pytest -m "not long"
+
+test-all: check
 	@$(VENV)/pytest
 
 unit: setup

@@ -37,7 +37,7 @@ from tallygate import (
     Topics,
 )
 from tallygate import session as spark_session
-from tallygate.demo import tuned_jdbc
+from tallygate.drills.plain import tuned_jdbc
 from tallygate.kafka.loader import Load, load
 from tallygate.kafka.producer import producer_properties
 from tallygate.records.files import FileFormat

@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 from ratios import conclude, ratio
 
 from tallygate import Kafka, Parquet, Pipeline, Postgres
-from tallygate.demo import tuned_jdbc
+from tallygate.drills.plain import tuned_jdbc
 
 MANY, BATCHES = "many", 15
 WINDOWS = """

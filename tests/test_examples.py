@@ -72,6 +72,7 @@ def _sinks(example: Any, folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_example_in_every_sink(
     examples: list[Any],

@@ -1,119 +1,77 @@
-"""The demo: real brokers, a real database, a real Spark query, started, used and stopped.
+"""The demo: the whole story in one drill.
 
-This is the plain way that everybody begins with: `foreachBatch` and JDBC. It delivers at least
-once: kill it at the wrong moment and rows come twice.
+Load, a pipeline, and beside it the job that everybody writes; then the leader of a partition is
+killed, and the driver of each of the two. At the end the audit, and one table.
 """
 
-import json
-import os
-import random
-import tempfile
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
-from pyspark.sql import DataFrame, SparkSession
-
+from tallygate.drills.drill import Drill
+from tallygate.drills.faults.brokers import leader_of, restore
+from tallygate.drills.faults.drivers import KILLED
+from tallygate.drills.outcome import Control, Event, Outcome
+from tallygate.drills.report.page import write_report
+from tallygate.drills.running import facts, new_folder, play_all
+from tallygate.drills.scene import Scene
 from tallygate.errors import TallygateError
-from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import Producer
-from tallygate.kafka.topics import Topics
-from tallygate.postgres.connecting import connect, jdbc
 from tallygate.progress import Progress
 from tallygate.settings import Settings
-from tallygate.spark.session import session
-from tallygate.stack import Stack
 
-__all__ = ["run", "tuned_jdbc"]
+__all__ = ["run"]
 
-TOPIC = TABLE = "payments"
-SCHEMA = "id long, account long, amount double, at string"
+NAME = "demo"
 
 
-def run(events: int, settings: Settings, progress: Progress) -> Iterator[str]:
-    """Run the demo, yielding a line for each thing done; everything is stopped at the end."""
-    stack = Stack(f"demo-{os.getpid()}", purge=True, settings=settings)
-    started = time.monotonic()
-    spark = None
-    try:
-        stack.up(progress=progress)
-        yield _said("3 Kafka brokers and PostgreSQL are up", started)
-        connection = stack.cluster.connection
-        Topics(connection, settings).create(TOPIC, partitions=4)
-        started = time.monotonic()
-        load(connection, events, progress)
-        yield _said(f"{events:,} events are in topic {TOPIC!r}", started)
-        started = time.monotonic()
-        spark = session("tallygate demo", settings=settings, progress=progress)
-        yield _said("Spark is up", started)
-        started = time.monotonic()
-        stream(spark, connection, stack.dsn, progress)
-        with connect(stack.dsn) as database:
-            counted = database.execute(f"SELECT count(*), count(DISTINCT id) FROM {TABLE}")
-            rows, distinct = counted.fetchone() or (0, 0)
-        yield _said(f"{rows:,} rows ({distinct:,} distinct) are in table {TABLE!r}", started)
-        if not rows == distinct == events:
-            raise TallygateError(f"{events:,} events in, but {rows:,} rows out.")
-        yield f"Result: {events:,} events in, {rows:,} rows out: each event is there once."
-    finally:
-        if spark is not None:
-            spark.stop()
-        stack.down(purge=True, progress=progress)
-    yield "Everything is stopped."
+def run(
+    events: int, settings: Settings, progress: Progress, say: Callable[[str], None]
+) -> Iterator[str]:
+    """Play the demo, yielding the lines of its result; everything is stopped at the end."""
+    folder = new_folder(settings)
+
+    def told(_: str, event: Event) -> None:
+        say(f"{event.at:6.1f} s  {event.text}")
+
+    (outcome,) = play_all([_story(events)], folder, settings, progress, told)
+    report = write_report([outcome], folder, title="Tallygate demo", facts=facts())
+    yield from _table(outcome)
+    yield from (*outcome.wrong, *outcome.unknown)
+    yield f"Report: {report}"
+    if outcome.verdict.exit_code:
+        raise TallygateError(f"the demo's verdict is {outcome.verdict.value}; see {folder}.")
 
 
-def load(connection: Connection, events: int, progress: Progress) -> None:
-    """Produce payments with an idempotent producer."""
-    producer = Producer(connection, compression="lz4")
-    chance = random.Random(7)
-    for number in range(events):
-        account = chance.randrange(1000)
-        event = {
-            "id": number,
-            "account": account,
-            "amount": round(chance.uniform(1, 500), 2),
-            "at": "2026-01-01T00:00:00Z",
-        }
-        producer.send(TOPIC, json.dumps(event), key=str(account))
-        if number % 5000 == 0:
-            progress(f"Loading: {number:,} of {events:,}")
-    producer.close()
+def _story(events: int) -> Drill:
+    def play(scene: Scene) -> tuple[Control, ...]:
+        pipeline = scene.pipeline(scene.spec(source={"max_records": max(2000, events // 10)}))
+        plain = scene.plain(die_after=3)
+        scene.start(pipeline, plain, first=events)
+        scene.wait_committed(1000)
+        with scene.fault("the leader of a partition is killed", "the broker is back"):
+            leader = leader_of(scene, scene.topic)
+            scene.stack.cluster.node(leader).process.kill()
+            scene.stack.cluster.wait_unregistered(leader)
+            restore(scene, leader)
+        with scene.fault("the driver is killed", "it is started again"):
+            pipeline.kill()
+        scene.wait_committed(1000, 90)
+        scene.catch_up()
+        scene.wait_plain()
+        return (scene.plain_control(KILLED),)
 
-
-def stream(spark: SparkSession, connection: Connection, dsn: str, progress: Progress) -> None:
-    """Run the query until it has read all that is there."""
-    url, properties = tuned_jdbc(dsn)
-
-    def write(batch: DataFrame, number: int) -> None:
-        progress(f"Streaming: batch {number}")
-        batch.write.jdbc(url, TABLE, mode="append", properties=properties)
-
-    source = (
-        spark.readStream.format("kafka")
-        .options(**connection.spark())
-        .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 50_000)
-        .load()
+    return Drill(
+        NAME,
+        "The leader of a partition and the driver of the pipeline are killed under load. No "
+        "acknowledged event is lost, and none is in the table twice.",
+        play,
     )
-    parsed = source.selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event")
-    with tempfile.TemporaryDirectory(prefix="tallygate-demo-") as checkpoint:
-        query = (
-            parsed.select("event.*")
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(Path(checkpoint)))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
 
 
-def tuned_jdbc(dsn: str) -> tuple[str, dict[str, str]]:
-    """URL and properties for Spark's JDBC writer, tuned as its users tune it."""
-    url, properties = jdbc(dsn)
-    return f"{url}?reWriteBatchedInserts=true", {**properties, "batchsize": "10000"}
-
-
-def _said(what: str, since: float) -> str:
-    return f"{what} ({time.monotonic() - since:.1f} s)."
+def _table(outcome: Outcome) -> Iterator[str]:
+    yield ""
+    yield f"{'':<22}{'events':>10}{'lost':>8}{'duplicated':>12}"
+    rows = [("Tallygate", outcome.acknowledged, outcome.lost, outcome.duplicated)]
+    rows += [(c.name, c.acknowledged, c.lost, c.duplicated) for c in outcome.controls]
+    for name, events, lost, duplicated in rows:
+        yield f"{name:<22}{events:>10,}{lost:>8,}{duplicated:>12,}"
+    yield ""
+    yield f"Audit: {outcome.audit.value}. Verdict: {outcome.verdict.value}."

@@ -1,9 +1,9 @@
 """Named steps inside a batch at which a test or a drill kills the whole program.
 
 The variable TALLYGATE_FAIL_AT arms one, as `rows-written@3`: the first time that this step of batch
-3 is reached, in the driver or in a task, the driver, its JVM and its workers are killed as by
-`kill -9`. Nothing is caught and nothing is flushed: this is what a power cut looks like. Without
-the variable a step is one comparison.
+3 (or with `*` of any batch) is reached, in the driver or in a task, the driver, its JVM and its
+workers are killed as by `kill -9`. Nothing is caught and nothing is flushed: this is what a power
+cut looks like. Without the variable a step is one comparison.
 
     batch-started     Spark has logged the batch's offsets; nothing is read
     batch-planned     the ledger was asked what is left to do
@@ -57,7 +57,7 @@ def reach(point: str, batch: int) -> None:
     if ARMED is None:
         return
     step, _, fault = ARMED.partition("/")
-    if f"{point}@{batch}" != step:
+    if step not in (f"{point}@{batch}", f"{point}@*"):
         return
     if fault:
         _fail_task(fault)

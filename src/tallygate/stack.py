@@ -81,6 +81,7 @@ class Stack:
         kafka_port: int | None = None,
         postgres_port: int | None = None,
         config: Mapping[str, str] | None = None,
+        advertised: Sequence[int] = (),
         purge: bool = False,
         settings: Settings | None = None,
     ) -> None:
@@ -88,7 +89,9 @@ class Stack:
 
         `brokers` (3), `controllers` (0: the brokers are controllers too), `racks` and the broker
         `config` shape a new stack. One that exists keeps its shape, and asking for another is
-        refused. With `purge` the stack's data is removed when the `with` block ends.
+        refused. `advertised` names ports that clients are told instead of the brokers' own, for
+        whoever puts something in between. With `purge` the stack's data is removed when the `with`
+        block ends.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name):
             raise ConfigError(
@@ -101,6 +104,7 @@ class Stack:
         self._shape = (brokers, controllers, tuple(racks))
         self._fixed_ports = (kafka_port, postgres_port)
         self._config = dict(config or {})
+        self._advertised = tuple(advertised)
         self._purge = purge
         self._guard: Guard | None = None
 
@@ -339,7 +343,9 @@ class Stack:
             rest[: 2 * brokers : 2] = range(kafka_port, kafka_port + brokers)
         return StackSpec(
             name=self.name,
-            cluster=ClusterSpec.plan(brokers, controllers, rest, racks, self._config),
+            cluster=ClusterSpec.plan(
+                brokers, controllers, rest, racks, self._config, self._advertised
+            ),
             postgres=PostgresSpec(port=postgres_port or own, password=secrets.token_urlsafe(18)),
             fixed_ports=bool(fixed),
         )

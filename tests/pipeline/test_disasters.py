@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from fixtures.flows import SCHEMA, Flow
-from fixtures.proxy import Proxy
 from tallygate import Kafka, Postgres
+from tallygate.drills.proxy import CommitFault, DatabaseProxy
 from tallygate.errors import ConfigError, FencedError, LedgerError, LostRangeError, TargetError
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
@@ -288,7 +288,7 @@ def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow:
 @pytest.mark.parametrize("lost", ["request", "answer"])
 @pytest.mark.parametrize("driver_rows", [20_000, 0], ids=["driver", "partition"])
 def test_a_connection_cut_during_commit(
-    flow: Flow, proxy: Proxy, lost: str, driver_rows: int
+    flow: Flow, proxy: DatabaseProxy, lost: CommitFault, driver_rows: int
 ) -> None:
     """Whether the commit arrived is not known; the ledger is asked, and nothing comes twice."""
     flow.send(300)

@@ -70,6 +70,7 @@ def test_appended_rows_survive_every_kill(
     _together([partial(survives, "driver", 20_000), partial(survives, "partition", 0)])
 
 
+@pytest.mark.long
 def test_merged_aggregates_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -89,6 +90,7 @@ def _values(stack: Stack, topic: str) -> list[bytes | None]:
     return [to_record(message).value for batch in batches for message in batch]
 
 
+@pytest.mark.long
 def test_records_written_to_kafka_survive_every_kill(
     small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -163,6 +165,7 @@ def test_idempotent_rows_are_written_again_and_stay_once(
     assert [id for (id,) in _rows(small_stack, "SELECT id FROM idempotent ORDER BY 1")] == GOOD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 def test_weaker_deliveries_repeat_or_lose_records_in_kafka(
     delivery: str,

@@ -318,6 +318,18 @@ def test_a_kafka_sink_on_the_same_cluster(flow: Flow, plan: str) -> None:
     assert traced == ({"tallygate.source"} if plan == "narrow" else set())
 
 
+def test_the_lag_of_a_table_is_not_the_ledger_of_a_topic(flow: Flow) -> None:
+    """A pipeline into a table shows its lag as the group that is the ledger of one into a topic."""
+    flow.send(100)
+    flow.run()
+    target = f"{flow.name}.out"
+    flow.topics.create(target, partitions=2)
+    flow.run(sink=KafkaSink(target), checkpoint=str(flow.folder / "other"))
+    connection = flow.stack.cluster.connection
+    found = [m for batch in read(Reading([target], exit_at_end=True), connection) for m in batch]
+    assert len(found) == 100, "from the beginning, not from where the table is"
+
+
 def test_a_topics_pipeline_cannot_change_its_way(flow: Flow) -> None:
     """By partition and in lanes the ledger is kept differently; neither can read the other's."""
     flow.topics.create(f"{flow.name}-out")

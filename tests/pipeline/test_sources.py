@@ -2,9 +2,11 @@
 ledger."""
 
 import json
+import os
 import shutil
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,19 @@ def test_files_with_an_older_checkpoint_are_refused(flow: Flow) -> None:
     with pytest.raises(LedgerError, match="is not the one that the ledger goes with"):
         flow.run(source=source)
     assert flow.rows() == list(range(40))
+
+
+def test_a_file_that_is_older_than_others_is_read(flow: Flow) -> None:
+    """Spark by itself passes over files that are a week older than the newest, and says nothing."""
+    _files(flow.folder / "in", 0, 1)
+    flow.run(source=_source(flow.folder / "in"))
+    flow.sent = 20
+    old = time.time() - 30 * 24 * 3600
+    _files(flow.folder / "later", 1, 1)
+    os.utime(flow.folder / "later" / "1.json", (old, old))
+    (flow.folder / "later" / "1.json").rename(flow.folder / "in" / "1.json")
+    flow.run(source=_source(flow.folder / "in"))
+    flow.check()
 
 
 def test_what_was_only_shown_is_not_taken_for_written(

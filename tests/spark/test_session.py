@@ -5,13 +5,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tallygate import Stack, Topics, session
-from tallygate.demo import TABLE, TOPIC, load, stream
+from tallygate import session
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
@@ -74,14 +72,3 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
     session_module._new_log(tmp_path).touch()
     assert mine.exists(), "its session is alive"
     assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT + 1
-
-
-def test_from_kafka_through_spark_into_postgres(
-    stack: Stack, spark: SparkSession, topics: Topics
-) -> None:
-    topics.create(TOPIC, partitions=4)
-    load(stack.cluster.connection, 5000, lambda _: None)
-    stream(spark, stack.cluster.connection, stack.dsn, lambda _: None)
-    with psycopg.connect(stack.dsn) as connection:
-        found = connection.execute(f"SELECT count(*), min(id), max(id) FROM {TABLE}").fetchone()
-    assert found == (5000, 0, 4999)

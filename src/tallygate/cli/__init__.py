@@ -12,7 +12,17 @@ from typing import Annotated
 import typer
 
 from tallygate import __version__
-from tallygate.cli import audit, cluster, dead_letters, lake, machine, pipeline, stack, topic
+from tallygate.cli import (
+    audit,
+    cluster,
+    dead_letters,
+    drill,
+    lake,
+    machine,
+    pipeline,
+    stack,
+    topic,
+)
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
@@ -30,6 +40,7 @@ app = typer.Typer(
 stack.register(app)
 pipeline.register(app)
 audit.register(app)
+drill.register(app)
 lake.register(app)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")

@@ -106,12 +106,18 @@ def list_(output: Output = Format.table, sets: Set = None) -> None:
 
 
 def demo(
-    events: Annotated[int, typer.Option(min=1, help="How many events to load.")] = 100_000,
+    events: Annotated[
+        int, typer.Option(min=1, help="How many events are there before the load begins.")
+    ] = 50_000,
     sets: Set = None,
 ) -> None:
-    """Start a stack, load events, stream them through Spark into PostgreSQL, stop everything."""
+    """Kill a broker and the driver under load, beside a plain Spark job, and count."""
     from tallygate.demo import run
 
     with progress_display() as progress:
-        for line in run(events, resolve_settings(sets=sets), progress):
+        for line in run(events, resolve_settings(sets=sets), progress, _say):
             print(line, flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

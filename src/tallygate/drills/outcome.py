@@ -32,7 +32,7 @@ class Sample:
 class Event:
     at: float
     kind: str
-    """`fault` when it begins, `heal` when it ends, `run` when a process starts or dies, else `note`."""
+    """`fault` when it begins, `heal` when it ends, `run` for a process, else `note`."""
     text: str
 
 
@@ -71,11 +71,12 @@ class Outcome:
     unknown: tuple[str, ...] = ()
     """Why the drill shows nothing, one sentence each."""
     producer_seconds: float | None = None
-    """From the fault until records were acknowledged again."""
+    """Until records were acknowledged again: the longest that one waited, from the fault on."""
     pipeline_seconds: float | None = None
-    """From the fault until the pipeline committed again."""
-    longest_pause: float | None = None
-    """The longest time without a commit while there were records to commit."""
+    """Until the pipeline committed again: the longest time without a commit, from the fault on,
+    while there was something to commit."""
+    longest_wait: float | None = None
+    """The longest that an acknowledged record waited until it was committed, from the fault on."""
     controls: tuple[Control, ...] = ()
     samples: tuple[Sample, ...] = ()
     events: tuple[Event, ...] = ()

@@ -10,7 +10,7 @@ program: nothing is known only to the process that started it.
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,7 @@ class ClusterSpec(BaseModel):
         ports: Iterable[int],
         racks: tuple[str, ...] = (),
         config: Mapping[str, str] | None = None,
+        advertised: Sequence[int] = (),
     ) -> "ClusterSpec":
         """Brokers are numbered from 1, dedicated controllers from 101; racks go round."""
         if brokers < 1 or controllers < 0:
@@ -67,6 +68,7 @@ class ClusterSpec(BaseModel):
                 port=next(free),
                 quorum_port=next(free),
                 rack=racks[(number - 1) % len(racks)] if racks else None,
+                advertised_port=advertised[number - 1] if advertised else None,
             )
             for number in range(1, brokers + 1)
         ]

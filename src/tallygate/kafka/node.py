@@ -43,6 +43,8 @@ class NodeSpec(BaseModel):
     """Where a broker serves clients and other brokers, and a pure controller its quorum."""
     quorum_port: int
     rack: str | None = None
+    advertised_port: int | None = None
+    """Where clients and other brokers are told to find it, if something stands in between."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -95,6 +97,8 @@ class Node:
             ),
             "log.dirs": str(self.data),
         }
+        if spec.advertised_port is not None:
+            properties["advertised.listeners"] = f"PLAINTEXT://{LOOPBACK}:{spec.advertised_port}"
         if spec.rack and spec.broker:
             properties["broker.rack"] = spec.rack
         properties |= cluster

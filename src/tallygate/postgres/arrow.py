@@ -4,6 +4,7 @@ Rows, dead letters and the ledger must share one transaction, so everything that
 goes through here: blocks of Arrow by `ingest`, the few statements of the ledger by `rows`.
 """
 
+import atexit
 import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -75,6 +76,15 @@ def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
         connection.close()
         raise
     free.append(connection)
+
+
+@atexit.register
+def _close_free() -> None:
+    """While the driver's library can still do it: once the interpreter takes its parts down, in
+    an order of its own, closing a connection can bring the whole process down."""
+    for free in _free.values():
+        while free:
+            free.pop().close()
 
 
 def is_lost(error: BaseException) -> bool:

@@ -39,6 +39,8 @@ SETTINGS = {
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "log_line_prefix": "%m [%p] ",
+    # The ledger's schema has the name of the user, whose own schema would be looked in first.
+    "search_path": "public",
 }
 
 

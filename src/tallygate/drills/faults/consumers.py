@@ -1,0 +1,80 @@
+"""Drills on consumer groups, without Spark: members come and go."""
+
+import time
+from collections.abc import Sequence
+
+from tallygate.audit.verdict import Anomaly, Report
+from tallygate.drills.drill import Drills
+from tallygate.drills.gauge import RowCount
+from tallygate.drills.jobs import Job
+from tallygate.drills.member import Member
+from tallygate.drills.outcome import Control
+from tallygate.drills.scene import Scene
+from tallygate.postgres.connecting import connect
+from tallygate.quoting import double_quoted
+from tallygate.waiting import wait_until
+
+__all__ = ["DRILLS"]
+
+DRILLS = Drills()
+MEMBERS = 2
+
+
+@DRILLS.add(
+    "rolling-restart-consumers",
+    """The members of a consumer group are killed and started again, one after the other, while they
+    write what they read into a table, with the offsets in the same transaction. Nothing is lost
+    or repeated.""",
+)
+def rolling_restart_consumers(scene: Scene) -> tuple[Control, ...]:
+    ours = _group(scene, scene.name, exactly_once=True)
+    theirs = _group(scene, f"{scene.name}_plain", exactly_once=False)
+    scene.gauge.positions = RowCount(scene.stack.dsn, scene.name)
+    scene.start(*ours, *theirs)
+    scene.wait_committed(800)
+    with scene.fault("the consumers are killed, one by one", "all were started again"):
+        for job in (*ours, *theirs):
+            job.kill()
+            scene.event("note", f"{job.name} is killed")
+            time.sleep(3)
+            scene.wait_committed(100)
+    scene.wait_committed(800)
+    scene.workload.stop()
+    everything = scene.workload.acknowledged
+    wait_until(
+        lambda: everything <= set(scene.rows()), 60, "the consumers did not catch up", every=0.5
+    )
+    scene.wait_plain()
+    scene.report = _compared(scene)
+    return (
+        scene.plain_control(
+            "Offsets are committed by the clock (enable.auto.commit), whatever is done.",
+            "lose or repeat",
+            name="auto-commit",
+        ),
+    )
+
+
+def _group(scene: Scene, table: str, *, exactly_once: bool) -> Sequence[Job]:
+    with connect(scene.stack.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE public.{double_quoted(table)} (id bigint)".encode())
+    kind = "the consumer" if exactly_once else "the auto-commit consumer"
+    member = Member(
+        scene.connection.bootstrap_servers,
+        scene.topic,
+        table,
+        scene.stack.dsn,
+        table,
+        exactly_once,
+    )
+    return [scene.job(f"{kind} {number + 1}", member.command()) for number in range(MEMBERS)]
+
+
+def _compared(scene: Scene) -> Report:
+    """There is no pipeline to audit; the table must hold each record of the topic once."""
+    held = scene.rows()
+    lost, twice = scene.missing_and_repeated(held)
+    found = (("missing", lost), ("duplicate", twice))
+    anomalies = tuple(Anomaly(kind, count, ()) for kind, count in found if count)
+    records = len(scene.workload.acknowledged)
+    return Report(scene.name, scene.name, records, sum(held.values()), 0, 0, anomalies)

@@ -1,0 +1,235 @@
+"""Drills on the program that drives a pipeline: it dies, there are two of it, its checkpoint is
+gone, old, or somebody else's.
+
+The control is the job that everybody writes, Spark's `foreachBatch` with JDBC: killed once between
+writing a batch and Spark's note that it is done, or given the same checkpoint.
+"""
+
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from tallygate.drills.drill import Drills
+from tallygate.drills.gauge import GroupPositions
+from tallygate.drills.jobs import Job
+from tallygate.drills.outcome import Control
+from tallygate.drills.scene import Scene
+from tallygate.drills.workload import ids_in
+from tallygate.failpoints import POINTS
+from tallygate.ledger.group import Names
+from tallygate.spark.standalone import spark_cluster
+from tallygate.waiting import wait_until
+
+__all__ = ["DRILLS", "KILLED", "plain_killed_once"]
+
+DRILLS = Drills()
+SMALL = {"maxOffsetsPerTrigger": "1000"}
+KILLED = "Killed once after it wrote a batch, before Spark has noted the batch as done."
+
+
+def plain_killed_once(scene: Scene) -> Job:
+    return scene.plain(die_after=1, options=SMALL)
+
+
+@DRILLS.add(
+    "driver-kill",
+    """The driver, its JVM and its workers are killed at every step of a batch, one after the other,
+    as by a power cut, and started again. What was committed is not written again, what was not is;
+    nothing is lost, nothing is there twice.""",
+)
+def driver_kill(scene: Scene) -> tuple[Control, ...]:
+    sink = {"driver_rows": 0}
+    pipeline = scene.pipeline(scene.spec(sink=sink))
+    scene.start(pipeline)
+    steps = [point for point in POINTS if point != "rows-staged"]  # tasks write rows themselves
+    with scene.fault("the driver is killed at every step of a batch", "it is left in peace"):
+        pipeline.stop()
+        starts = pipeline.starts
+        pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
+        for number, point in enumerate(steps, 2):
+            wait_until(
+                lambda wanted=starts + number: pipeline.starts >= wanted,  # type: ignore[misc]
+                90,
+                f"the driver was not killed at {point}",
+            )
+            scene.event("note", f"that was at {point}")
+    scene.wait_committed(400)
+    scene.catch_up()
+    pipeline.stop()
+    plain_killed_once(scene).start()
+    scene.wait_plain()
+    return (scene.plain_control(KILLED),)
+
+
+@DRILLS.add(
+    "executor-kill",
+    """On a Spark cluster of two executors, a task has committed its rows, and its executor dies
+    before Spark has heard of it. Spark runs the task again. Its rows are there once.""",
+)
+def executor_kill(scene: Scene) -> tuple[Control, ...]:
+    died = scene.folder / "executor-died"
+    with spark_cluster(scene.folder / "spark", scene.settings) as master:
+        settings = {
+            "spark.master": master,
+            "spark.conf.spark.executor.memory": "512m",
+            "spark.conf.spark.executorEnv.TALLYGATE_FAIL_AT": "committed@*/executor",
+            "spark.conf.spark.executorEnv.TALLYGATE_FAILED": str(died),
+        }
+        flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        pipeline = scene.pipeline(scene.spec(sink={"driver_rows": 0}), *flags)
+        with scene.fault("an executor dies after its task has committed", "Spark has another one"):
+            scene.start(pipeline)
+            wait_until(died.exists, 60, "no executor was killed")
+        scene.wait_committed(400)
+        scene.catch_up()
+        pipeline.stop()
+        plain = scene.plain(master=master, by_partition=True)
+        plain.start()
+        scene.wait_plain()
+        plain.stop()
+    return (
+        scene.plain_control(
+            "foreachPartition with a connection of its own, by hand; its executor dies after its "
+            "commit, and Spark runs the task again.",
+            name="rows written by hand",
+        ),
+    )
+
+
+@DRILLS.add(
+    "kafka-driver-kill",
+    """A pipeline from topic to topic: its driver is killed while a transaction is open, right after
+    it was committed, and in between. Readers of committed records see each once.""",
+)
+def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
+    ours, theirs = f"{scene.topic}-out", f"{scene.topic}-plain"
+    for topic in (ours, theirs):
+        scene.create_topic(topic)
+    scene.gauge.positions = GroupPositions(
+        scene.connection, Names(scene.name).group, scene.topic, partitions=3
+    )
+    pipeline = scene.pipeline({**scene.spec(), "sink": {"topic": ours}})
+    scene.start(pipeline)
+    steps = ("rows-written", "ledger-moved", "commit-sent", "committed", "batch-committed")
+    with scene.fault("the driver is killed around its transaction", "it is left in peace"):
+        pipeline.stop()
+        starts = pipeline.starts
+        pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
+        wait_until(
+            lambda: pipeline.starts > starts + len(steps), 180, "the driver was not killed so often"
+        )
+    scene.wait_committed(400)
+    scene.catch_up()
+    pipeline.stop()
+    scene.held = Counter(ids_in(ours, scene.connection))
+    plain = scene.plain(table=None, to_topic=theirs, die_after=1, options=SMALL)
+    plain.start()
+    return (_kafka_control(scene, theirs),)
+
+
+def _kafka_control(scene: Scene, topic: str) -> Control:
+    everything = scene.workload.acknowledged
+    held: Counter[int] = Counter()
+
+    def done() -> bool:
+        held.update(Counter(ids_in(topic, scene.connection)) - held)
+        return everything <= set(held) and (scene.folder / "plain-died").exists()
+
+    wait_until(done, 90, "Spark's own sink did not catch up", every=1)
+    lost, twice = scene.missing_and_repeated(held)
+    what = "Killed once after it wrote a batch, before Spark has noted the batch as done."
+    return Control("Spark's own Kafka sink", what, "repeat", len(everything), lost, twice)
+
+
+@DRILLS.add(
+    "two-drivers",
+    """The same pipeline is started a second time while the first one runs, with a copy of its
+    checkpoint. The older run is fenced by the store: it writes nothing more and says who took
+    over. Each record is in the table once.""",
+)
+def two_drivers(scene: Scene) -> tuple[Control, ...]:
+    first = scene.pipeline()
+    plain = scene.plain()
+    scene.start(first, plain)
+    scene.wait_committed(800)
+    wait_until(lambda: _rows(scene) > 400, 60, "the plain job does not write")
+    copies = [scene.folder / "copied-checkpoint", scene.folder / "plain-copied-checkpoint"]
+    with scene.fault("a second driver starts, with a copy of the checkpoint", "one is left"):
+        for original, copy in zip(("checkpoint", "plain-checkpoint"), copies, strict=True):
+            _copy(scene.folder / original, copy)
+        second = scene.pipeline(scene.spec(checkpoint=str(copies[0])), name="the second driver")
+        second.start()
+        done = len(list((copies[1] / "commits").iterdir()))
+        scene.plain(checkpoint=str(copies[1])).start()
+        wait_until(lambda: not first.is_running, 90, "the first driver was not fenced")
+        first.stop()
+    said = (scene.folder / "pipeline.log").read_text(errors="replace")
+    if "is fenced" not in said:
+        scene.wrong.append("the first driver did not say that it was fenced")
+    scene.wait_committed(400)
+    scene.catch_up()
+    wait_until(
+        lambda: len(list((copies[1] / "commits").iterdir())) > done + 1,
+        90,
+        "the second plain job does not write",
+    )
+    scene.wait_plain()
+    return (scene.plain_control("Two of it, with copies of one checkpoint."),)
+
+
+def _rows(scene: Scene) -> int:
+    return sum(scene.rows(f"{scene.name}_plain").values())
+
+
+def _copy(source: Path, target: Path) -> None:
+    """As a backup does it, under a program that writes."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.tmp", ".*"))
+
+
+@DRILLS.add(
+    "checkpoint-lost",
+    """The driver dies and its checkpoint is gone. The pipeline goes on from the ledger, which lies
+    beside the rows. Nothing is lost, nothing is written again.""",
+)
+def checkpoint_lost(scene: Scene) -> tuple[Control, ...]:
+    pipeline, plain = scene.pipeline(), scene.plain()
+    scene.start(pipeline, plain)
+    scene.wait_committed(800)
+    wait_until(lambda: _rows(scene) > 400, 60, "the plain job does not write")
+    with scene.fault("the driver dies, its checkpoint is gone", "it is started without one"):
+        for job, folder in ((pipeline, "checkpoint"), (plain, "plain-checkpoint")):
+            job.end()
+            shutil.rmtree(scene.folder / folder)
+            job.start()
+    scene.wait_committed(400, 120)
+    scene.catch_up()
+    scene.wait_plain()
+    return (scene.plain_control("Its checkpoint is gone, so it begins at the beginning."),)
+
+
+@DRILLS.add(
+    "checkpoint-rolled-back",
+    """The driver dies, and its checkpoint is restored from an older copy. The batches that the
+    ledger has are skipped, the one that it has in part is trimmed; nothing is lost or repeated.""",
+)
+def checkpoint_rolled_back(scene: Scene) -> tuple[Control, ...]:
+    pipeline, plain = scene.pipeline(), scene.plain()
+    scene.start(pipeline, plain)
+    scene.wait_committed(400)
+    wait_until(lambda: _rows(scene) > 200, 60, "the plain job does not write")
+    folders = ("checkpoint", "plain-checkpoint")
+    for folder in folders:
+        _copy(scene.folder / folder, scene.folder / f"old-{folder}")
+    scene.wait_committed(2000)
+    time.sleep(1)
+    with scene.fault("the driver dies, its checkpoint is an older copy", "it is started with it"):
+        for job, folder in zip((pipeline, plain), folders, strict=True):
+            job.end()
+            shutil.rmtree(scene.folder / folder)
+            (scene.folder / f"old-{folder}").rename(scene.folder / folder)
+            job.start()
+    scene.wait_committed(400, 120)
+    scene.catch_up()
+    scene.wait_plain()
+    return (scene.plain_control("It is given the older copy too, and repeats what came since."),)

@@ -1,0 +1,148 @@
+"""Programs under drill, in processes of their own, started again when they die.
+
+A real deployment has something that does this: systemd, Kubernetes, YARN. What it does not have is
+patience: a program that ends with an error five times in a row is left alone.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+__all__ = ["Job"]
+
+PATIENCE = 5
+PAUSE = 0.5
+
+
+class Job:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        told: Callable[[str], None],
+        *,
+        patience: int = PATIENCE,
+    ) -> None:
+        self.name, self._command, self._log, self._told = name, list(command), log, told
+        self._patience = patience
+        self._environments: list[Mapping[str, str]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.starts = 0
+        self.last_words = ""
+        """The end of what it printed, once it was left alone."""
+
+    def start(self, *environments: Mapping[str, str]) -> None:
+        """Start it. Each of `environments` is for one start, in turn, so that a failure point that
+        has killed it once does not kill it again."""
+        self._ending.clear()
+        self._environments = list(environments)
+        self._launch()
+        self._thread = threading.Thread(target=self._keep_up, daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """SIGKILL, to it and all that it started; it will be started again."""
+        for each in self._family():
+            _send(each, signal.SIGKILL)
+
+    def pause(self) -> None:
+        for each in self._family():
+            _send(each, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for each in self._family():
+            _send(each, signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether it failed so often that nobody starts it again."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def stop(self, timeout: float = 60) -> None:
+        """Ask it to finish, and wait."""
+        self._ending.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                process.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+    def end(self) -> None:
+        """Make sure that nothing of it is left."""
+        self._ending.set()
+        self.kill()
+        if self._process is not None:
+            self._process.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _launch(self) -> None:
+        self.starts += 1
+        environment = self._environments.pop(0) if self._environments else {}
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self._told(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
+
+    def _keep_up(self) -> None:
+        failures = 0
+        while not self._ending.is_set():
+            process = self._process
+            assert process is not None
+            code = process.wait()
+            if self._ending.is_set() or code == 0:
+                return
+            self._told(f"{self.name} is gone ({_said(code)})")
+            failures = failures + 1 if code > 0 else 0
+            if failures >= self._patience:
+                self.last_words = self._log.read_text(errors="replace")[-2000:]
+                return
+            time.sleep(PAUSE)
+            if not self._ending.is_set():
+                self._launch()
+
+    def _family(self) -> list[psutil.Process]:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return []
+        try:
+            found = psutil.Process(process.pid)
+            return [found, *found.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _said(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,0 +1,113 @@
+"""Some drills played for real, and their twins: without the guarantee a drill must see it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tallygate.audit.verdict import Verdict
+from tallygate.drills.catalogue import DRILLS, chosen
+from tallygate.drills.drill import Drill
+from tallygate.drills.outcome import Control, Outcome
+from tallygate.drills.running import play_all
+from tallygate.drills.scene import Scene
+from tallygate.errors import ConfigError
+from tallygate.settings import Settings
+from tallygate.waiting import wait_until
+
+PLAYED = ("leader-kill", "commit-cut", "bad-records")
+
+
+def _at_least_once(scene: Scene) -> tuple[Control, ...]:
+    """The driver is killed between the rows and the offsets of a batch, which are saved apart."""
+    pipeline = scene.pipeline(scene.spec(delivery="at-least-once"))
+    scene.start(pipeline)
+    with scene.fault("killed between rows and offsets", "left in peace"):
+        pipeline.stop()
+        starts = pipeline.starts
+        pipeline.start({"TALLYGATE_FAIL_AT": "committed@*"})
+        wait_until(lambda: pipeline.starts > starts + 1, 90, "it was not killed")
+    scene.wait_committed(100)
+    scene.catch_up()
+    return ()
+
+
+def _unharmed() -> Control:
+    return Control("unharmed", "Nothing was done to it.", "lose", 100, 0, 0)
+
+
+def _crash(_: Scene) -> tuple[Control, ...]:
+    raise RuntimeError("the drill itself broke")
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    settings: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Outcome]]:
+    drills = [
+        Drill("crash", "A drill that breaks has shown nothing.", _crash),
+        *(DRILLS[name] for name in PLAYED),
+        Drill("twin", "Each record is there once.", _at_least_once),
+    ]
+    folder = tmp_path_factory.mktemp("drills")
+    played = play_all(drills, folder, settings, lambda _: None)
+    yield {outcome.name: outcome for outcome in played}
+    assert {path.name for path in folder.iterdir()} == {drill.name for drill in drills}
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_drill_is_valid_and_its_control_fails(outcomes: dict[str, Outcome], name: str) -> None:
+    outcome = outcomes[name]
+    assert outcome.verdict is Verdict.VALID, (outcome.wrong, outcome.unknown, outcome.controls)
+    assert (outcome.lost, outcome.duplicated) == (0, 0)
+    assert outcome.acknowledged > 500
+    assert all(control.failed for control in outcome.controls)
+    assert outcome.controls
+
+
+def test_what_happened_is_kept(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["leader-kill"]
+    kinds = [event.kind for event in outcome.events]
+    assert kinds.index("fault") < kinds.index("heal")
+    assert outcome.samples[-1].committed == outcome.acknowledged
+    assert outcome.producer_seconds and outcome.pipeline_seconds
+    assert outcome.longest_wait
+
+
+def test_without_the_guarantee_the_drill_is_invalid(outcomes: dict[str, Outcome]) -> None:
+    twin = outcomes["twin"]
+    assert twin.verdict is Verdict.INVALID
+    assert twin.duplicated > 0
+    assert any("duplicate" in text for text in twin.wrong), "and the audit sees it too"
+
+
+def test_a_drill_that_crashed_is_unknown(outcomes: dict[str, Outcome]) -> None:
+    crash = outcomes["crash"]
+    assert crash.verdict is Verdict.UNKNOWN
+    assert "the drill itself broke" in crash.unknown[0]
+
+
+def test_a_control_that_does_not_fail_makes_a_drill_unknown() -> None:
+    fine = Outcome("d", "…", audit=Verdict.VALID)
+    assert fine.verdict is Verdict.VALID
+    shown = Outcome("d", "…", audit=Verdict.VALID, controls=(_unharmed(),))
+    assert shown.verdict is Verdict.UNKNOWN
+    assert Outcome("d", "…", audit=Verdict.VALID, lost=1).verdict is Verdict.INVALID
+    assert Outcome("d", "…").verdict is Verdict.UNKNOWN, "nobody has audited it"
+
+
+def test_an_outcome_is_kept_and_read_back(tmp_path: Path) -> None:
+    outcome = Outcome("d", "…", audit=Verdict.VALID, controls=(_unharmed(),), lost=2)
+    outcome.keep(tmp_path)
+    assert Outcome.kept(tmp_path) == outcome
+
+
+def test_the_mix_is_made_of_seeds() -> None:
+    assert [drill.name for drill in chosen(["mix"], 7, 3)] == ["mix-7", "mix-8", "mix-9"]
+    assert len(chosen(["mix", "leader-kill"], None, 2)) == 3
+
+
+def test_an_unknown_drill_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'leader-kill'"):
+        chosen(["leader-kil"], None, 1)
