@@ -15,6 +15,9 @@ from tallygate.quoting import double_quoted
 
 __all__ = ["Member"]
 
+NOTICED_SOON = {"session.timeout.ms": 6000}
+"""A member that is killed leaves its partitions to the others after this time."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -44,6 +47,7 @@ class Member:
                 dsn=self.dsn,
                 connection=connection,
                 stop=stop,
+                properties=NOTICED_SOON,
             )
             return
         with connect(self.dsn, autocommit=True) as store:
@@ -54,6 +58,7 @@ class Member:
                 delivery="auto-commit",
                 connection=connection,
                 stop=stop,
+                properties=NOTICED_SOON,
             )
 
 
