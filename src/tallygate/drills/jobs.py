@@ -31,7 +31,7 @@ class Job:
         patience: int = PATIENCE,
     ) -> None:
         self.name, self._command, self._log, self._told = name, list(command), log, told
-        self._patience = patience
+        self.patience = patience
         self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
@@ -119,7 +119,7 @@ class Job:
                 return
             self._told(f"{self.name} is gone ({_said(code)})")
             failures = failures + 1 if code > 0 else 0
-            if failures >= self._patience:
+            if failures >= self.patience:
                 self.last_words = self._log.read_text(errors="replace")[-2000:]
                 return
             time.sleep(PAUSE)

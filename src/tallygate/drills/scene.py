@@ -125,6 +125,12 @@ class Scene:
     def spec_file(self) -> Path:
         return self.folder / f"{self.name}.yaml"
 
+    def refused(self) -> Job:
+        """The pipeline once more, which is to end with an error; nobody starts it again."""
+        job = self.pipeline(name="the refused pipeline")
+        job.patience = 1
+        return job
+
     def pipeline(self, spec: dict[str, Any] | None = None, *flags: str, name: str = "") -> Job:
         """The pipeline as a program of its own."""
         path = self.folder / f"{name}.yaml" if name else self.spec_file
