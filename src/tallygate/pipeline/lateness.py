@@ -104,7 +104,8 @@ def _milliseconds(interval: str, spark: SparkSession) -> int:
     found = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.safeStringToInterval(text)
     if found is None:
         raise ConfigError(f"{interval!r} is no interval; write it as `15 minutes`.")
-    return int(found.days) * DAY + int(found.microseconds) // MICROS
+    days, rest = found.extractAsPeriod().getDays(), found.extractAsDuration().toMillis()
+    return int(days) * DAY + int(rest)
 
 
 def _drops(step: Step) -> bool:
