@@ -69,6 +69,7 @@ LAYERS = (
     ("sinks.parquet.compaction", "sinks.parquet.writer"),
     ("sinks.parquet.sink",),
     ("sinks.parquet.store",),
+    ("pipeline.lateness",),
     (
         "pipeline.source",
         "pipeline.engine",

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from tallygate.errors import InputError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.ledger.ranges import Place, count, is_topic
+from tallygate.pipeline.lateness import WATERMARK
 from tallygate.sinks.sink import Batch, Retry, Sink, Written
 from tallygate.sinks.store import Store
 from tallygate.spark.checkpoint import Checkpoint
@@ -91,6 +92,9 @@ class Engine:
         started = time.perf_counter()
         reach("batch-started", batch_id)
         batch = Batch(batch_id, self.checkpoint.ranges(batch_id))
+        if self.limits.late:
+            passed = self.checkpoint.watermark(batch_id - 1) if batch_id else 0
+            frame.sparkSession.sparkContext.setLocalProperty(WATERMARK, str(passed or 0))
         written = self._written(frame, batch)
         reach("batch-committed", batch_id)
         topics = {each.topic for each in batch.ranges if is_topic(each.topic)}

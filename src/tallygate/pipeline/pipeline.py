@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Progress
+from tallygate.pipeline.lateness import lateness_of
 from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
@@ -228,7 +229,8 @@ class Pipeline(PipelineSpec):
         if not isinstance(source, Kafka):
             return other_stream(spark, source)
         assert connection is not None
-        return decoded(raw_stream(spark, source, connection), source, keeper)
+        raw = raw_stream(spark, source, connection)
+        return decoded(raw, source, keeper, lateness=lateness_of(self, spark))
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":

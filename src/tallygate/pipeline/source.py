@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.letters import letter_of
+from tallygate.pipeline.lateness import Lateness
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder
 from tallygate.sinks.store import Keeper
@@ -120,19 +121,26 @@ def decoded(
     keeper: Keeper,
     saw: Callable[[pa.RecordBatch], None] | None = None,
     metadata: tuple[str, ...] = tuple(METADATA.names),
+    lateness: Lateness | None = None,
 ) -> DataFrame:
-    """The source's fields and metadata; what is unfit is left with the keeper. `saw` is shown each
-    block of raw records, in the worker."""
+    """The source's fields and metadata; what is unfit is left with the keeper, and by `lateness`
+    what is late. `saw` is shown each block of raw records, in the worker."""
     decoder = decoder_of(source, metadata)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))
-    step = _DecodeStep(decoder, keeper, source.headers, saw)
+    if lateness is not None and not pa.types.is_timestamp(_type(decoder.schema, lateness.column)):
+        raise ConfigError(f"the watermark's column {lateness.column!r} is no timestamp.")
+    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
 
     return raw.mapInArrow(run, schema)
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType:
+    return schema.field(name).type if name in schema.names else pa.null()
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,7 @@ class _DecodeStep:
     keeper: Keeper
     headers: bool
     saw: Callable[[pa.RecordBatch], None] | None
+    lateness: Lateness | None
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for raw in blocks:
@@ -149,6 +158,8 @@ class _DecodeStep:
             fit, unfit = self.decoder.decode(raw)
             if unfit:
                 self.keeper.keep([letter_of(raw, each.index, each.cause) for each in unfit])
+            if self.lateness is not None and (late := self.lateness.letters(raw, fit)):
+                self.keeper.keep(late)
             if self.headers:
                 bad = {each.index for each in unfit}
                 good = pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64())

@@ -28,6 +28,9 @@ class DeadLetters(Part):
     share: float | None = Field(
         None, ge=0, le=1, description="Stop when more than this share of a batch are unfit."
     )
+    late: bool = Field(
+        False, description="Whether records that come too late for the watermark are kept too."
+    )
 
 
 def _kind(transform: Any) -> str:

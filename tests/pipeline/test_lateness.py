@@ -1,0 +1,98 @@
+"""Records that come too late for the watermark: in a result, or a dead letter, never just gone."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.flows import Flow
+from tallygate import Kafka, Postgres
+from tallygate.errors import ConfigError
+from tallygate.pipeline.lateness import Lateness, lateness_of
+
+SCHEMA = "id long, at timestamp"
+BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WATERMARK = {"watermark": {"at": "30 minutes"}}
+COUNTED = {"seen": "count(*)"}
+TUMBLING = {"window": {"on": "at", "size": "20 minutes"}, "aggregate": COUNTED}
+SESSIONS = {"window": {"on": "at", "gap": "5 minutes"}, "aggregate": COUNTED}
+DEDUP: dict[str, Any] = {"dedup": ["id"]}
+LETTERS = "SELECT cause FROM tallygate.dead_letters WHERE pipeline = '{name}'"
+RECORDS, ROUNDS = 40, 5
+
+
+def _run(flow: Flow, step: dict[str, Any], *, late: bool) -> list[str]:
+    """Rounds of records whose times move on by an hour and go back by up to three; returns the
+    causes of the dead letters."""
+    chance = random.Random(7)
+    window = "window" in step
+    sink = Postgres(flow.name, mode="upsert", key="window_start") if window else None
+    for number in range(ROUNDS):
+        center = BEGIN + timedelta(hours=number)
+        times = [center - timedelta(seconds=chance.randrange(3 * 3600)) for _ in range(RECORDS)]
+        rows = [{"id": number * RECORDS + n, "at": at.isoformat()} for n, at in enumerate(times)]
+        flow.send_text([json.dumps(row) for row in rows])
+        flow.run(
+            source=Kafka(flow.name, schema=SCHEMA),
+            transform=[WATERMARK, step],
+            dead_letters={"late": late},
+            **({"sink": sink} if sink else {}),
+        )
+    return flow.rows(LETTERS.replace("{name}", flow.name))
+
+
+def _held(flow: Flow, step: dict[str, Any]) -> int:
+    query = (
+        "SELECT sum(seen)::int FROM {table}" if "window" in step else "SELECT count(*) FROM {table}"
+    )
+    return int(flow.rows(query)[0])
+
+
+@pytest.mark.parametrize("step", [TUMBLING, DEDUP], ids=["windows", "dedup"])
+def test_what_is_too_late_is_a_dead_letter(flow: Flow, step: dict[str, Any]) -> None:
+    causes = _run(flow, step, late=True)
+    assert 0 < len(causes) < RECORDS * ROUNDS
+    assert _held(flow, step) + len(causes) == RECORDS * ROUNDS
+    assert all(cause.startswith("late: at is 2026-01-01") for cause in causes)
+    assert all("the watermark was at 2026-01-01" in cause for cause in causes)
+
+
+def test_by_default_it_is_only_counted(flow: Flow) -> None:
+    """The twin: what Spark drops is in no result, and nobody keeps it."""
+    assert _run(flow, TUMBLING, late=False) == []
+    assert _held(flow, TUMBLING) < RECORDS * ROUNDS
+
+
+def test_lengths_of_windows_are_read_as_spark_reads_them(flow: Flow, spark: SparkSession) -> None:
+    def found(step: dict[str, Any]) -> Lateness | None:
+        fields = {"transform": [WATERMARK, step], "dead_letters": {"late": True}}
+        return lateness_of(flow.pipeline(source=Kafka("t", schema=SCHEMA), **fields), spark)
+
+    minute = 60_000
+    assert found(TUMBLING) == Lateness("at", 20 * minute, 20 * minute)
+    sliding = {"on": "at", "size": "1 hour", "slide": "15 minutes"}
+    assert found({**TUMBLING, "window": sliding}) == Lateness("at", 15 * minute, 60 * minute)
+    assert found(SESSIONS) == Lateness("at", 0, 5 * minute)
+    assert found(DEDUP) == Lateness("at")
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        ("SELECT * FROM source", "a transform of steps"),
+        ([DEDUP], "the watermark as the first step"),
+        ([WATERMARK, {"sql": "SELECT * FROM previous"}, DEDUP], "right after it"),
+        ([WATERMARK, {**TUMBLING, "window": {"on": "b", "size": "1 hour"}}], "on 'b'"),
+    ],
+)
+def test_where_it_cannot_be_told_it_is_refused(
+    flow: Flow, spark: SparkSession, transform: Any, said: str
+) -> None:
+    pipeline = flow.pipeline(
+        source=Kafka(flow.name, schema=SCHEMA), transform=transform, dead_letters={"late": True}
+    )
+    with pytest.raises(ConfigError, match=said):
+        lateness_of(pipeline, spark)
