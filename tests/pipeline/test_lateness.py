@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.flows import Flow
-from tallygate import Kafka, Postgres
+from tallygate import Kafka, Pipeline, Postgres
+from tallygate.audit.audit import audit
+from tallygate.audit.verdict import Verdict
 from tallygate.errors import ConfigError
 from tallygate.pipeline.lateness import Lateness, lateness_of
 
@@ -24,22 +26,27 @@ LETTERS = "SELECT cause FROM tallygate.dead_letters WHERE pipeline = '{name}'"
 RECORDS, ROUNDS = 40, 5
 
 
+def _pipeline(flow: Flow, step: dict[str, Any], *, late: bool) -> Pipeline:
+    windows = Postgres(flow.name, mode="upsert", key="window_start")
+    return flow.pipeline(
+        source=Kafka(flow.name, schema=SCHEMA),
+        transform=[WATERMARK, step],
+        dead_letters={"late": late},
+        sink=windows if "window" in step else Postgres(flow.name),
+    )
+
+
 def _run(flow: Flow, step: dict[str, Any], *, late: bool) -> list[str]:
     """Rounds of records whose times move on by an hour and go back by up to three; returns the
     causes of the dead letters."""
     chance = random.Random(7)
-    window = "window" in step
-    sink = Postgres(flow.name, mode="upsert", key="window_start") if window else None
     for number in range(ROUNDS):
         center = BEGIN + timedelta(hours=number)
         times = [center - timedelta(seconds=chance.randrange(3 * 3600)) for _ in range(RECORDS)]
         rows = [{"id": number * RECORDS + n, "at": at.isoformat()} for n, at in enumerate(times)]
         flow.send_text([json.dumps(row) for row in rows])
-        flow.run(
-            source=Kafka(flow.name, schema=SCHEMA),
-            transform=[WATERMARK, step],
-            dead_letters={"late": late},
-            **({"sink": sink} if sink else {}),
+        _pipeline(flow, step, late=late).run(
+            until="available", settings=flow.settings, spark=flow.spark
         )
     return flow.rows(LETTERS.replace("{name}", flow.name))
 
@@ -58,6 +65,13 @@ def test_what_is_too_late_is_a_dead_letter(flow: Flow, step: dict[str, Any]) -> 
     assert _held(flow, step) + len(causes) == RECORDS * ROUNDS
     assert all(cause.startswith("late: at is 2026-01-01") for cause in causes)
     assert all("the watermark was at 2026-01-01" in cause for cause in causes)
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(True, Verdict.VALID), (False, Verdict.UNKNOWN)])
+def test_the_audit_knows_which_records_were_late(flow: Flow, late: bool, verdict: Verdict) -> None:
+    _run(flow, TUMBLING, late=late)
+    pipeline = _pipeline(flow, TUMBLING, late=late)
+    assert audit(pipeline, settings=flow.settings, spark=flow.spark).verdict is verdict
 
 
 def test_by_default_it_is_only_counted(flow: Flow) -> None:

@@ -90,17 +90,24 @@ def _last_by_key(shaped: DataFrame, rows: DataFrame) -> Compared:
     return compared(shaped.select("key", "value"), last, ["key"], ["value"])
 
 
+def _doubt(case: Case, marks: Watermarks | None) -> str | None:
+    """Why records may have been too late, or None if none was."""
+    if marks is None:
+        return "records may have been too late, and Spark's log does not say"
+    late = late_records(case.source, case.scope.ranges, case.noted.aside("late"), marks)
+    if late is None:
+        return "records may have been too late for the watermark"
+    return f"{late} records may have been too late for the watermark" if late else None
+
+
 def _lateness(case: Case, found: Found, plan: Plan, marks: Watermarks | None) -> Found:
     """Differences that a watermark may have made are unknown."""
     if not case.watermarked or not found.anomalies:
         return found
-    if marks is None:
-        return found.but("records may have been too late, and Spark's log does not say", *_ANY)
-    late = late_records(case.source, case.scope.ranges, case.noted.aside("late"), marks)
-    if late is None:
-        return found.but("records may have been too late for the watermark", *_ANY)
-    if late:
-        return found.but(f"{late} records may have been too late for the watermark", *_ANY)
+    if not case.source.pipeline.dead_letters.late:  # else they are known, one by one
+        said = _doubt(case, marks)
+        if said is not None:
+            return found.but(said, *_ANY)
     if case.mode == "append" and END not in plan.frame.columns:
         return found.but("rows may still be held back by the watermark", "missing")
     return found

@@ -79,6 +79,8 @@ class Source:
     connection: Connection
     statics: Statics
     checkpoint: Checkpoint
+    late: frozenset[Coordinates] = frozenset()
+    """Records that are known to have been too late: the stream has not seen them."""
 
     def recomputed(
         self, ranges: Sequence[Range], noted: Noted, spec: PipelineSpec | None = None
@@ -100,9 +102,17 @@ class Source:
                 plain = raw.select("value", "topic", "partition", "offset")
                 whole = source.model_copy(update={"headers": False})
                 return decoded(plain, whole, noted, noted.saw, COORDINATES)
-            views[name] = decoded(raw, source, noted, noted.saw)
+            views[name] = self._seen(decoded(raw, source, noted, noted.saw))
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
+
+    def _seen(self, view: DataFrame) -> DataFrame:
+        if not self.late:
+            return view
+        late = self.spark.createDataFrame(
+            sorted(self.late), "_topic string, _partition int, _offset long"
+        )
+        return view.join(f.broadcast(late), list(COORDINATES), "left_anti").select(view.columns)
 
 
 def _passed(raw: DataFrame, source: Kafka, key: str | None, noted: Noted) -> DataFrame:
