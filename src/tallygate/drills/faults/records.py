@@ -19,6 +19,7 @@ from tallygate.waiting import wait_until
 __all__ = ["DRILLS"]
 
 DRILLS = Drills()
+NEW_RECORDS = set(range(10_000_000, 10_000_100))
 
 
 @DRILLS.add(
@@ -124,14 +125,27 @@ class LatestReader:
 
 def _sent_to(scene: Scene, partitions: range) -> set[int]:
     """The load places records by key among the partitions that it knows; these it does not know
-    yet."""
-    numbers = range(10_000_000, 10_000_100)
-    producer = clients.producer(scene.connection, acks="all")
-    for number in numbers:
+    yet. A client that does not know them either fails a record, which is sent again."""
+    acknowledged: set[int] = set()
+    producer = clients.producer(scene.connection, acks="all", enable_idempotence=True)
+
+    def send(number: int) -> None:
         row = {"id": number, "account": "new", "amount": 1.0, "at": None}
-        producer.produce(scene.topic, json.dumps(row), partition=partitions[number % 2])
-    producer.flush(30)
-    return set(numbers)
+        producer.produce(
+            scene.topic,
+            json.dumps(row),
+            partition=partitions[number % 2],
+            on_delivery=lambda error, _: error or acknowledged.add(number),
+        )
+
+    def sent() -> bool:
+        for number in NEW_RECORDS - acknowledged:
+            send(number)
+        producer.flush(30)
+        return acknowledged == NEW_RECORDS
+
+    wait_until(sent, 60, "the new partitions take no records", every=0.5)
+    return acknowledged
 
 
 @DRILLS.add(
