@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.drills.drill import Drills
@@ -130,12 +130,16 @@ def _sent_to(scene: Scene, partitions: range) -> set[int]:
     producer = clients.producer(scene.connection, acks="all", enable_idempotence=True)
 
     def send(number: int) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is None:
+                acknowledged.add(number)
+
         row = {"id": number, "account": "new", "amount": 1.0, "at": None}
         producer.produce(
             scene.topic,
             json.dumps(row),
             partition=partitions[number % 2],
-            on_delivery=lambda error, _: error or acknowledged.add(number),
+            on_delivery=delivered,
         )
 
     def sent() -> bool:
