@@ -31,9 +31,9 @@ from tallygate.stack import Stack
 
 __all__ = ["PAYMENTS", "facts", "new_folder", "play_all", "play_one"]
 
-# Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
 PAYMENTS = Payments()
 BROKERS = 3
+# Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
 CONFIG = {"replica.lag.time.max.ms": "20000"}
 
 
@@ -58,6 +58,8 @@ def play_all(
             outcome = play_one(drill, scene, spark)
             outcome.keep(folder / drill.name)
             yield outcome
+            for proxy in proxies:
+                proxy.heal()
             _mend(stack)
 
 

@@ -113,10 +113,17 @@ class Scene:
         self.topics.create(name or self.topic, **given)
 
     def spec(self, **changes: Any) -> dict[str, Any]:
-        """The pipeline's fields; `changes` are for fields of the whole, of source or of sink."""
+        """The pipeline's fields; `changes` are for fields of the whole, of source or of sink.
+
+        **Nothing but the drill's own stack is touched**: it is named in the file, so that no other
+        one can be meant, whatever is configured."""
         fields = self.subject.spec(self.name, self.topic)
-        fields |= {"checkpoint": str(self.folder / "checkpoint")}
-        for name, change in changes.items():
+        own = {
+            "source": {"bootstrap_servers": self.connection.bootstrap_servers},
+            "sink": {"dsn": self.stack.dsn},
+            "checkpoint": str(self.folder / "checkpoint"),
+        }
+        for name, change in (*own.items(), *changes.items()):
             inner = isinstance(change, dict) and isinstance(fields.get(name), dict)
             fields[name] = {**fields[name], **change} if inner else change
         return fields
@@ -159,7 +166,9 @@ class Scene:
         self.create_topic(
             name, **{"partitions": 1, "configs": {"min.insync.replicas": "1"}, **options}
         )
-        return Workload(self.connection, name, rate=200, acks=acks)
+        workload = Workload(self.connection, name, rate=200, acks=acks)
+        self.at_end.callback(workload.abandon)
+        return workload
 
     def start(self, *jobs: Job, first: int = 200) -> None:
         """Some records first, then the pipeline, then the load; and wait until all of it runs."""
@@ -289,6 +298,8 @@ class Scene:
         }
 
     def close(self) -> None:
+        """Whatever became of the drill, nothing of it goes on."""
+        self.workload.abandon()
         for job in self._jobs:
             job.end()
         self.gauge.close()

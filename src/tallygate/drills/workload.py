@@ -67,6 +67,12 @@ class Workload:
         if left:
             raise TimeoutError(f"{left} records for {self.topic} are neither delivered nor failed")
 
+    def abandon(self) -> None:
+        """Produce nothing more, whatever becomes of the rest."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
     def send(self, count: int) -> None:
         """Produce so many at once, before the thread is started."""
         for _ in range(count):

@@ -109,7 +109,7 @@ def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
     scene.gauge.positions = GroupPositions(
         scene.connection, Names(scene.name).group, scene.topic, partitions=3
     )
-    pipeline = scene.pipeline({**scene.spec(), "sink": {"topic": ours}})
+    pipeline = scene.pipeline({**scene.spec(), "sink": _topic_sink(scene, ours)})
     scene.start(pipeline)
     steps = ("rows-written", "ledger-moved", "commit-sent", "committed", "batch-committed")
     with scene.fault("the driver is killed around its transaction", "it is left in peace"):
@@ -126,6 +126,10 @@ def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
     plain = scene.plain(table=None, to_topic=theirs, die_after=1, options=SMALL)
     plain.start()
     return (_kafka_control(scene, theirs),)
+
+
+def _topic_sink(scene: Scene, topic: str) -> dict[str, str]:
+    return {"topic": topic, "bootstrap_servers": scene.connection.bootstrap_servers}
 
 
 def _kafka_control(scene: Scene, topic: str) -> Control:
