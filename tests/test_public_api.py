@@ -96,7 +96,7 @@ LAYERS = (
     ("audit.contents", "audit.coordinates"),
     ("audit.checking",),
     ("audit.audit", "audit.trace"),
-    ("drills.outcome", "drills.subject", "drills.jobs", "drills.proxy"),
+    ("drills.outcome", "drills.subject", "drills.jobs", "drills.proxy", "drills.ground"),
     ("drills.workload",),
     ("drills.report.markup", "drills.report.flags", "drills.report.intervals"),
     ("drills.report.chart",),

@@ -1,5 +1,7 @@
 """Programs under drill are started again when they die, and not for ever."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tallygate.waiting import wait_until
 def test_a_program_that_is_killed_is_started_again(tmp_path: Path) -> None:
     told: list[str] = []
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
-    job = Job("it", sleeper, tmp_path / "log", told.append)
+    job = Job("it", sleeper, tmp_path / "log", told.append, os.environ)
     job.start()
     job.kill()
     wait_until(lambda: job.starts == 2 and job.is_running, 10, "not started again")
@@ -22,16 +24,17 @@ def test_a_program_that_is_killed_is_started_again(tmp_path: Path) -> None:
 def test_each_environment_is_for_one_start(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "import os; print(os.environ.get('STEP')); os.abort()"]
     log = tmp_path / "log"
-    job = Job("it", program, log, lambda _: None)
+    job = Job("it", program, log, lambda _: None, os.environ)
     job.start({"STEP": "one"}, {"STEP": "two"})
     wait_until(lambda: job.starts > 3, 20, "not started again")
     job.end()
+    assert set(job.deaths) == {-signal.SIGABRT}
     assert log.read_text().split()[:3] == ["one", "two", "None"]
 
 
 def test_a_program_that_only_fails_is_left_alone(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "raise SystemExit('no good')"]
-    job = Job("it", program, tmp_path / "log", lambda _: None, patience=2)
+    job = Job("it", program, tmp_path / "log", lambda _: None, os.environ, patience=2)
     job.start()
     wait_until(lambda: job.is_left_alone, 20, "it goes on and on")
     assert job.starts == 2
@@ -40,7 +43,7 @@ def test_a_program_that_only_fails_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
-    job = Job("it", [sys.executable, "-c", ""], tmp_path / "log", lambda _: None)
+    job = Job("it", [sys.executable, "-c", ""], tmp_path / "log", lambda _: None, os.environ)
     job.start()
     wait_until(lambda: job.is_left_alone, 20, "it goes on")
     assert (job.starts, job.last_words) == (1, "")

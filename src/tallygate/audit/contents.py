@@ -91,7 +91,7 @@ def _last_by_key(shaped: DataFrame, rows: DataFrame) -> Compared:
 
 
 def _doubt(case: Case, marks: Watermarks | None) -> str | None:
-    """Why records may have been too late, or None if none was."""
+    """Why records may have been too late and nobody noted it, or None if none was."""
     if marks is None:
         return "records may have been too late, and Spark's log does not say"
     late = late_records(case.source, case.scope.ranges, case.noted.aside("late"), marks)
@@ -104,10 +104,9 @@ def _lateness(case: Case, found: Found, plan: Plan, marks: Watermarks | None) ->
     """Differences that a watermark may have made are unknown."""
     if not case.watermarked or not found.anomalies:
         return found
-    if not case.source.pipeline.dead_letters.late:  # else they are known, one by one
-        said = _doubt(case, marks)
-        if said is not None:
-            return found.but(said, *_ANY)
+    said = _doubt(case, marks)
+    if said is not None:
+        return found.but(said, *_ANY)
     if case.mode == "append" and END not in plan.frame.columns:
         return found.but("rows may still be held back by the watermark", "missing")
     return found

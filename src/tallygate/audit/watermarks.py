@@ -4,10 +4,11 @@ A recomputation in batch mode knows no watermark: late records are in it, and so
 the stream has not given out yet. Spark's log of offsets says which watermark each of the last
 hundred batches had. From that, and from the time of each record:
 
-**Late.** A record that is not before its batch's watermark was not dropped. For batches that are
-older than the log, the oldest watermark in it stands: watermarks only grow, so a record that is not
-before that one was not before an earlier one either. If no record may have been late, the stream
-has seen what the recomputation sees.
+**Late.** A record is dropped if its window, or without windows its time, ends no later than the
+watermark of the batch before its own. For batches that are older than the log, the oldest watermark
+in it stands: watermarks only grow, so a record that is not late by that one was not late by an
+earlier one either. Records that were noted as late are left out of the recomputation; if no other
+one may have been late, the stream has seen what the recomputation sees.
 
 **Open.** A window is given out once a batch's watermark has reached its end. The batch that the
 ledger stands for is the last one that ends where the ledger is.
@@ -18,7 +19,7 @@ What cannot be told in this way (a watermark in a function, several of them) sta
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tallygate.audit.recompute import Noted, Source
@@ -27,7 +28,7 @@ from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import read_plan
-from tallygate.spec import PipelineSpec, Step
+from tallygate.spec import PipelineSpec, Step, Window
 
 __all__ = ["Watermarks", "late_records", "watermarks_at"]
 
@@ -86,24 +87,32 @@ def late_records(
     before = _before_watermark(source.pipeline)
     if before is None:
         return None
-    spec, column = before
+    spec, column, window = before
     plan = read_plan(source.recomputed(ranges, noted, spec))
     if not plan.carries:
         return None
     at = f.col(backticked(column)).cast("timestamp")
     topic, partition, offset = (f.col(name) for name in COORDINATES)
     limit = f.when(f.lit(False), f.lit(0))
-    for end, mark in known.ends:
+    marks = [mark for _, mark in known.ends]
+    for (end, _), mark in zip(known.ends, [marks[0], *marks], strict=False):
         for (name, number), until in end.items():
             here = (topic == name) & (partition == number) & (offset < until)
             limit = limit.when(here, f.lit(mark))
     limit = limit.otherwise(f.lit(known.ends[-1][1])).cast("long")
-    late = plan.frame.where(at.isNull() | (at < f.timestamp_millis(limit)))
+    late = plan.frame.where(at.isNull() | (_end_of(at, window) <= f.timestamp_millis(limit)))
     return int(late.count())
 
 
-def _before_watermark(spec: PipelineSpec) -> tuple[PipelineSpec, str] | None:
-    """The pipeline up to its one watermark, and the column of time."""
+def _end_of(at: Column, window: Window | None) -> Column:
+    """Where the last window of a time ends that is sure to be dropped with it."""
+    if window is None or window.size is None or window.slide is not None:
+        return at
+    return f.window(at, window.size)["end"]
+
+
+def _before_watermark(spec: PipelineSpec) -> tuple[PipelineSpec, str, Window | None] | None:
+    """The pipeline up to its one watermark, the column of time, and the window right after it."""
     steps = spec.transform
     if not isinstance(steps, tuple) or len(spec.streams) != 1:
         return None
@@ -114,5 +123,6 @@ def _before_watermark(spec: PipelineSpec) -> tuple[PipelineSpec, str] | None:
     if step.from_ not in (None, "source", *(each.name for each in steps[: marked[0]])):
         return None
     ((column, _),) = (step.watermark or {}).items()
-    begin = steps[: marked[0]]
-    return spec.model_copy(update={"transform": begin or None}), column
+    begin, rest = steps[: marked[0]], steps[marked[0] + 1 :]
+    window = rest[0].window if rest and rest[0].window and rest[0].window.on == column else None
+    return spec.model_copy(update={"transform": begin or None}), column, window

@@ -1,14 +1,13 @@
 """`tallygate drill`: faults on purpose, on a stack of their own, with a verdict for each."""
 
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tallygate.cli.options import with_settings
-from tallygate.cli.output import progress_display, show_table
+from tallygate.cli.output import progress_display, show_table, stop_well
 
 if TYPE_CHECKING:
     from tallygate.drills.outcome import Outcome
@@ -103,7 +102,7 @@ def _play(
     from tallygate.drills.running import PAYMENTS, facts, new_folder, play_all
     from tallygate.drills.subject import OwnPipeline
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
+    stop_well()
     drills = chosen(names, seed, rounds, own=pipeline is not None)
     subject = PAYMENTS if pipeline is None else OwnPipeline.load(pipeline, sample)
     place = folder or new_folder(settings)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tallygate.cli.options import Output, Set, resolve_settings, with_settings
-from tallygate.cli.output import Format, progress_display, show, show_table
+from tallygate.cli.output import Format, progress_display, show, show_table, stop_well
 from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def demo(
     """Kill a broker and the driver under load, beside a plain Spark job, and count."""
     from tallygate.demo import run
 
+    stop_well()
     with progress_display() as progress:
         for line in run(events, resolve_settings(sets=sets), progress, _say):
             print(line, flush=True)

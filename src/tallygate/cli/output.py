@@ -4,6 +4,7 @@ Results go to stdout, progress to stderr, so that a pipe gets the result alone.
 """
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Format", "progress_display", "show", "show_table"]
+__all__ = ["Format", "progress_display", "show", "show_table", "stop_well"]
 
 SECONDS_BETWEEN_LINES = 2.0
 
@@ -20,6 +21,12 @@ class Format(StrEnum):
     table = "table"
     json = "json"
     yaml = "yaml"
+
+
+def stop_well() -> None:
+    """Let a program that is asked to end do so as by Ctrl-C, and leave nothing running."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def show(value: Any, output: Format, table: Callable[[], None]) -> None:

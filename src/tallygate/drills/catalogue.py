@@ -40,4 +40,6 @@ def chosen(
         raise ConfigError(f"drill {tied[0]!r} needs records of its own, so it takes no --pipeline.")
     first = secrets.randbelow(1_000_000) if seed is None else seed
     mixes = [mix(first + number) for number in range(rounds)]
-    return [each for name in names for each in (mixes if name == MIX else [DRILLS[name]])]
+    return [
+        each for name in dict.fromkeys(names) for each in (mixes if name == MIX else [DRILLS[name]])
+    ]

@@ -4,7 +4,6 @@ A real deployment has something that does this: systemd, Kubernetes, YARN. What 
 patience: a program that ends with an error five times in a row is left alone.
 """
 
-import os
 import signal
 import subprocess
 import threading
@@ -27,11 +26,14 @@ class Job:
         command: Sequence[str],
         log: Path,
         told: Callable[[str], None],
+        environment: Mapping[str, str],
         *,
         patience: int = PATIENCE,
     ) -> None:
         self.name, self._command, self._log, self._told = name, list(command), log, told
-        self.patience = patience
+        self.patience, self._environment = patience, environment
+        self.deaths: list[int] = []
+        """How it ended each time that nobody had asked it to."""
         self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
@@ -82,17 +84,21 @@ class Job:
             except subprocess.TimeoutExpired:
                 self.kill()
                 process.wait()
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
 
     def end(self) -> None:
         """Make sure that nothing of it is left."""
         self._ending.set()
         self.kill()
-        if self._process is not None:
-            self._process.wait()
+        self._join()
+
+    def _join(self) -> None:
+        """The thread may just have started it once more."""
         if self._thread is not None:
             self._thread.join()
+        self.kill()
+        if self._process is not None:
+            self._process.wait()
 
     def _launch(self) -> None:
         self.starts += 1
@@ -104,7 +110,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**self._environment, **environment},
                 start_new_session=True,
             )
         self._told(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
@@ -117,6 +123,7 @@ class Job:
             code = process.wait()
             if self._ending.is_set() or code == 0:
                 return
+            self.deaths.append(code)
             self._told(f"{self.name} is gone ({_said(code)})")
             failures = failures + 1 if code > 0 else 0
             if failures >= self.patience:

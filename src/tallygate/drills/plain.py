@@ -24,7 +24,7 @@ from tallygate.quoting import double_quoted
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["PlainJob", "tuned_jdbc"]
+__all__ = ["PlainJob", "read_up_to", "tuned_jdbc"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class PlainJob:
         writer = writer.outputMode("update") if self.windows else writer
         writer = writer.foreachBatch(self._table if self.table else self._topic)
         query = writer.option("checkpointLocation", self.checkpoint).start()
+        Path(f"{self.checkpoint}-started").touch()
         signal.signal(signal.SIGTERM, lambda *_: query.stop())
         query.awaitTermination()
 
@@ -102,6 +103,15 @@ class PlainJob:
         me = psutil.Process(os.getpid())
         for each in [*me.children(recursive=True), me]:
             each.send_signal(signal.SIGKILL)
+
+
+def read_up_to(checkpoint: Path, topic: str) -> dict[int, int]:
+    """Up to where each partition is done, by the log of a plain job's checkpoint."""
+    done = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
+    if not done:
+        return {}
+    last = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[-1]
+    return {int(number): offset for number, offset in json.loads(last).get(topic, {}).items()}
 
 
 @dataclass(frozen=True)

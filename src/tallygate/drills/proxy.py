@@ -37,6 +37,8 @@ class _Link:
     server: socket.socket
     hello: bytes = b""
     """The first bytes that the client sent."""
+    torn: bool = False
+    """Whether something was swallowed: nothing may follow it, for TCP never has a hole."""
 
     def end(self) -> None:
         for each in (self.client, self.server):
@@ -56,6 +58,7 @@ class Proxy:
         """Called when the armed commit was cut."""
         self.cut = 0
         """How many commits were cut."""
+        self._closed = False
         self._fault: LinkFault | None = None
         self._whom: Whom = lambda _: True
         self._links: set[_Link] = set()
@@ -69,11 +72,13 @@ class Proxy:
     def heal(self) -> None:
         """Connections that hang do not come back: who waits on one must find out, and they are
         reset now, as by a firewall that came up anew."""
-        before, self._fault = self._fault, None
-        if before in ("silent", "deaf"):
-            self._reset()
+        self._fault = None
+        for link in list(self._links):
+            if link.torn:
+                link.end()
 
     def close(self) -> None:
+        self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -86,21 +91,24 @@ class Proxy:
                 link.end()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while not self._closed:
+            with contextlib.suppress(OSError):
                 client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(self._server(), timeout=5)
-                except OSError:
-                    client.close()
-                    continue
-                server.settimeout(None)
-                for each in (client, server):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                link = _Link(client, server)
-                self._links.add(link)
-                for way in (self._ask, self._answer):
-                    threading.Thread(target=self._pass, args=(way, link), daemon=True).start()
+                self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self._server(), timeout=5)
+        except OSError:
+            client.close()
+            return
+        server.settimeout(None)
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = _Link(client, server)
+        self._links.add(link)
+        for way in (self._ask, self._answer):
+            threading.Thread(target=self._pass, args=(way, link), daemon=True).start()
 
     def _pass(self, way: Callable[[_Link], None], link: _Link) -> None:
         with contextlib.suppress(OSError):
@@ -117,12 +125,14 @@ class Proxy:
                 return
             if fault == "slow":
                 time.sleep(LATE)
-            if fault != "silent":
+            link.torn |= fault == "silent"
+            if not link.torn:
                 link.server.sendall(data)
 
     def _answer(self, link: _Link) -> None:
         while data := link.server.recv(65536):
-            if self._fault_of(link) not in ("silent", "deaf"):
+            link.torn |= self._fault_of(link) in ("silent", "deaf")
+            if not link.torn:
                 link.client.sendall(data)
 
     def _fault_of(self, link: _Link) -> LinkFault | None:
@@ -138,8 +148,8 @@ class Proxy:
             link.server.sendall(data)
             # The answer goes to the other thread, which finds the client gone.
             time.sleep(COMMIT_TAKES)
-        self.cut += 1
         self.at_commit()
+        self.cut += 1
         return True
 
 

@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 from tallygate.audit.audit import audit
 from tallygate.audit.verdict import Report, Verdict
 from tallygate.drills.drill import Drill
+from tallygate.drills.ground import machine_only
 from tallygate.drills.outcome import Event, Outcome
 from tallygate.drills.proxy import Proxy
 from tallygate.drills.scene import Scene
 from tallygate.drills.subject import Payments, Subject
-from tallygate.errors import TallygateError
+from tallygate.errors import ConfigError, TallygateError
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.ports import LOOPBACK, free_ports
 from tallygate.process import ProcessState
@@ -48,19 +49,22 @@ def play_all(
     """Play them on a stack of their own, which is gone at the end. The quorum has nodes of its own:
     drills stop most of the brokers."""
 
+    settings = machine_only(settings)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} has files in it; each run needs a folder of its own.")
+
     def shown(drill: str, event: Event) -> None:
         progress(f"{drill}: {event.text}")
 
     with _stack(settings, progress) as (stack, proxies), _spark(settings, progress) as spark:
-        for drill in drills:
+        for number, drill in enumerate(drills):
+            if number:
+                _mend(stack, proxies)
             place = folder / drill.name
             scene = Scene(drill.name, stack, proxies, settings, place, told or shown, subject)
             outcome = play_one(drill, scene, spark)
             outcome.keep(folder / drill.name)
             yield outcome
-            for proxy in proxies:
-                proxy.heal()
-            _mend(stack)
 
 
 def new_folder(settings: Settings) -> Path:
@@ -95,6 +99,8 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
         lost, duplicated = scene.lost_and_duplicated(report)
         (folder / "audit.json").write_text(json.dumps(report.as_dict(), default=str, indent=1))
         verdict, wrong, unknown = _judged(report, scene.expected_unknown)
+        if not report.rows:
+            unknown = (*unknown, "no row has reached the sink, so nothing was shown")
         return Outcome(
             drill.name,
             drill.must_hold,
@@ -124,7 +130,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
             seed=drill.seed,
         )
     finally:
-        scene.close()
+        scene.at_end.close()
 
 
 def _judged(
@@ -177,8 +183,10 @@ def _spark(settings: Settings, progress: Progress) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _mend(stack: Stack) -> None:
+def _mend(stack: Stack, proxies: Sequence[Proxy]) -> None:
     """Whatever a drill left broken is made whole for the next one."""
+    for proxy in proxies:
+        proxy.heal()
     if stack.postgres.state is ProcessState.STOPPED:
         stack.postgres.start()
     for node in stack.cluster.nodes:

@@ -22,9 +22,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.audit.verdict import Report
 from tallygate.drills.gauge import EVERY, Gauge, LedgerPositions
+from tallygate.drills.ground import environment
 from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control, Event
-from tallygate.drills.plain import PlainJob
+from tallygate.drills.plain import PlainJob, read_up_to
 from tallygate.drills.proxy import Proxy
 from tallygate.drills.subject import Subject
 from tallygate.drills.workload import Workload, ids_in
@@ -62,6 +63,8 @@ class Scene:
         event of the drill."""
         self.drill, self.stack, self.folder, self.proxies = name, stack, folder, proxies
         self.settings = settings.with_flags({"stack": stack.name})
+        self.at_end = ExitStack()
+        """What is to be ended when the drill is over, whatever became of it."""
         self.name = name.replace("-", "_")
         self.topic = name
         self.connection: Connection = stack.cluster.connection
@@ -73,6 +76,8 @@ class Scene:
         )
         self.fault_at: float | None = None
         self.gauge = Gauge(LedgerPositions(stack.dsn, self.name), lambda: self.workload)
+        self.at_end.callback(self.gauge.close)
+        self.at_end.callback(lambda: self.workload.abandon())
         self.wrong: list[str] = []
         """What did not hold, besides lost and repeated records."""
         self.expected_unknown: Callable[[str], bool] = lambda _: False
@@ -81,10 +86,7 @@ class Scene:
         self.report: Report | None = None
         self.held: Counter[int] | None = None
         """How often the sink holds each id, if it is no table."""
-        self.at_end = ExitStack()
-        """What is to be closed when the drill is over."""
         self._told = told
-        self._jobs: list[Job] = []
         self._needed: tuple[Job, ...] = ()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -141,6 +143,7 @@ class Scene:
     def pipeline(self, spec: dict[str, Any] | None = None, *flags: str, name: str = "") -> Job:
         """The pipeline as a program of its own."""
         path = self.folder / f"{name}.yaml" if name else self.spec_file
+        path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(spec or self.spec(), sort_keys=False))
         command = [sys.executable, "-m", "tallygate", "run", str(path), "--json"]
         command += ["--name", self.stack.name, "--set", QUICK_START, *flags]
@@ -264,20 +267,19 @@ class Scene:
         name = f"acks={workload.acks}"
         return Control(name, what, "lose", len(workload.acknowledged), lost, twice)
 
-    def wait_plain(self, timeout: float = 60) -> None:
-        """Wait until the plain job's table has everything and does not grow any more."""
-        before, since = -1, time.monotonic()
-        deadline = since + timeout
-        while time.monotonic() < deadline:
-            try:
-                now = sum(self.rows(f"{self.name}_plain").values())
-            except (TallygateError, psycopg.Error):
-                now = -1
-            if now != before:
-                before, since = now, time.monotonic()
-            if now >= len(self.workload.acknowledged) and time.monotonic() - since > 4:
-                return
-            time.sleep(0.5)
+    def wait_plain(self, timeout: float = 90) -> None:
+        """Wait until the plain job has read everything: only then is lost what it does not have."""
+        checkpoint = self.folder / "plain-checkpoint"
+        places = [(self.topic, number) for number in self.workload.partitions]
+
+        def done() -> bool:
+            with suppress(TallygateError, KafkaException):
+                ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
+                read = read_up_to(checkpoint, self.topic)
+                return all(read.get(number, 0) >= end for (_, number), end in ends.items())
+            return False
+
+        wait_until(done, timeout, "the plain job did not read everything", every=EVERY)
 
     def audited(self) -> Report:
         """Ask the audit, at the end or while the source is still there."""
@@ -297,14 +299,6 @@ class Scene:
             "longest_wait": self.gauge.longest_wait(self.fault_at),
         }
 
-    def close(self) -> None:
-        """Whatever became of the drill, nothing of it goes on."""
-        self.workload.abandon()
-        for job in self._jobs:
-            job.end()
-        self.gauge.close()
-        self.at_end.close()
-
     @property
     def seconds(self) -> float:
         return round(time.monotonic() - self.gauge.began, 1)
@@ -313,6 +307,6 @@ class Scene:
         """A program that is started again when it dies, until the drill ends."""
         log = self.folder / f"{name.removeprefix('the ').replace(' ', '-')}.log"
         told: Callable[[str], None] = lambda text: self.event("run", text)  # noqa: E731
-        job = Job(name, command, log, told)
-        self._jobs.append(job)
+        job = Job(name, command, log, told, environment(self.settings))
+        self.at_end.callback(job.end)
         return job

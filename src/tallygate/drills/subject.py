@@ -5,6 +5,7 @@ checkpoint are the drill's own, on the drill's own stack: nothing of the user's 
 filters or adds up is its own affair, so what is lost or repeated is the audit's to say.
 """
 
+import base64
 import json
 import random
 import time
@@ -23,6 +24,8 @@ __all__ = ["SCHEMA", "OwnPipeline", "Payments", "Subject", "payment"]
 SCHEMA = "id long, account string, amount double, at timestamp"
 ACCOUNTS = 50
 BATCH = 2000
+ELSEWHERE = ("start", "pattern", "bootstrap_servers", "options")
+"""What a source says of where it is, which is not where the drill is."""
 
 
 class Subject(Protocol):
@@ -71,6 +74,12 @@ class OwnPipeline:
             raise ConfigError(
                 f"{path}: a drill takes pipelines from one Kafka source into PostgreSQL."
             )
+        foreign = [name for name, side in spec.static.items() if side.file is None]
+        if foreign:
+            raise ConfigError(
+                f"{path}: static.{foreign[0]} is no file, and a drill touches no database but its "
+                "own; put it into a file for the drill."
+            )
         if sample is not None:
             lines = _lines(sample)
             return cls(_fields(spec), lambda number: lines[number % len(lines)])
@@ -86,7 +95,7 @@ class OwnPipeline:
         return {
             **self.fields,
             "name": name,
-            "source": {k: v for k, v in source.items() if k not in ("start", "bootstrap_servers")},
+            "source": {k: v for k, v in source.items() if k not in ELSEWHERE},
             "sink": {k: v for k, v in self.fields["sink"].items() if k != "dsn"} | {"table": name},
         }
 
@@ -139,5 +148,8 @@ def _made(kind: t.DataType, chance: random.Random) -> Any:
     if isinstance(kind, t.DateType):
         return time.strftime("%Y-%m-%d", time.gmtime())
     if isinstance(kind, t.TimestampType | t.TimestampNTZType):
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        zone = "Z" if isinstance(kind, t.TimestampType) else ""
+        return time.strftime(f"%Y-%m-%dT%H:%M:%S{zone}", time.gmtime())
+    if isinstance(kind, t.BinaryType):
+        return base64.b64encode(chance.randbytes(6)).decode()
     return f"v{chance.randrange(100)}"

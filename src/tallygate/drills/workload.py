@@ -75,7 +75,8 @@ class Workload:
 
     def send(self, count: int) -> None:
         """Produce so many at once, before the thread is started."""
-        for _ in range(count):
+        wanted = self.produced + count
+        while self.produced < wanted:
             self._send()
         self._producer.flush(60)
 

@@ -35,10 +35,10 @@ class Lateness:
     """When a record of a source is too late. All times are in milliseconds."""
 
     column: str
-    step: int = 0
-    """How far apart windows begin; 0 without windows."""
-    size: int = 0
+    length: int = 0
     """How long a window is, or how long a pause ends a session."""
+    windows: bool = False
+    """Whether windows begin at multiples of their length; sessions begin with a record."""
 
     def letters(self, raw: pa.RecordBatch, fit: pa.RecordBatch) -> list[Letter]:
         """Those of a block that the running batch is going to drop, with what they missed."""
@@ -47,7 +47,9 @@ class Lateness:
             return []
         times = fit.column(self.column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         late = pc.less_equal(self._ends(times), mark * MICROS)
-        found = [index for index, is_late in enumerate(late.to_pylist()) if is_late]
+        found = pc.indices_nonzero(pc.fill_null(late, False)).to_pylist()
+        if not found:
+            return []
         places = {place: index for index, place in enumerate(_places(raw, "topic", ""))}
         chosen = list(_places(fit, "_topic", "_"))
         return [
@@ -56,12 +58,11 @@ class Lateness:
         ]
 
     def _ends(self, times: pa.Array) -> pa.Array:
-        """Where the last window of each time ends; the time itself without windows."""
-        if not self.step:
-            return pc.add(times, self.size * MICROS)
-        step = self.step * MICROS
-        begun = pc.subtract(times, pc.subtract(times, pc.multiply(pc.divide(times, step), step)))
-        return pc.add(begun, self.size * MICROS)
+        """Where the window of each time ends; the time itself without windows."""
+        length = self.length * MICROS
+        if not self.windows:
+            return pc.add(times, length)
+        return pc.add(pc.multiply(pc.divide(times, length), length), length)
 
     def _cause(self, time: int, mark: int) -> str:
         at, passed = (_text(ms) for ms in (time / MICROS, mark))
@@ -82,8 +83,8 @@ def lateness_of(spec: PipelineSpec, spark: SparkSession) -> Lateness | None:
     fits = first.watermark is not None and first.from_ in (None, "source") and rest
     if not fits or not _drops(rest[0]) or any(step.watermark for step in rest):
         raise ConfigError(
-            "dead_letters.late needs the watermark as the first step, and a window, a dedup or a "
-            "join right after it: otherwise it cannot be told which records Spark drops."
+            "dead_letters.late needs the watermark as the first step, and a window or a dedup "
+            "right after it: otherwise it cannot be told which records Spark drops."
         )
     ((column, _),) = (first.watermark or {}).items()
     window = rest[0].window
@@ -91,10 +92,13 @@ def lateness_of(spec: PipelineSpec, spark: SparkSession) -> Lateness | None:
         return Lateness(column)
     if window.on != column:
         raise ConfigError(f"the window is on {window.on!r}, but the watermark on {column!r}.")
-    if window.gap is not None:
-        return Lateness(column, 0, _milliseconds(window.gap, spark))
-    size = _milliseconds(window.size or "", spark)
-    return Lateness(column, _milliseconds(window.slide, spark) if window.slide else size, size)
+    if window.slide is not None:
+        raise ConfigError(
+            "dead_letters.late cannot be told for sliding windows: a record that is too late for "
+            "one of them may be in time for another."
+        )
+    length = _milliseconds(window.gap or window.size or "", spark)
+    return Lateness(column, length, windows=window.gap is None)
 
 
 def _milliseconds(interval: str, spark: SparkSession) -> int:
@@ -109,7 +113,7 @@ def _milliseconds(interval: str, spark: SparkSession) -> int:
 
 
 def _drops(step: Step) -> bool:
-    return bool(step.window or step.dedup or step.join)
+    return bool(step.window or step.dedup)
 
 
 def _property() -> str | None:

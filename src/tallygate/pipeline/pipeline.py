@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.pipeline.engine import Progress
-from tallygate.pipeline.lateness import lateness_of
+from tallygate.pipeline.lateness import Lateness, lateness_of
 from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
@@ -206,11 +206,12 @@ class Pipeline(PipelineSpec):
         statics: Statics,
         checkpoint: Checkpoint | None,
     ) -> DataFrame:
+        lateness = lateness_of(self, spark)
         if self._raw is not None:
             assert connection is not None
             return raw_stream(spark, self._raw, connection).select(*RAW_COLUMNS)
         views = {
-            name: self._stream(spark, source, connection, keeper)
+            name: self._stream(spark, source, connection, keeper, lateness)
             for name, source in self.streams.items()
         }
         if self.transform is None and isinstance(self.source, Kafka):
@@ -225,12 +226,13 @@ class Pipeline(PipelineSpec):
         source: Kafka | Files | Socket | Rate,
         connection: Connection | None,
         keeper: Keeper,
+        lateness: Lateness | None,
     ) -> DataFrame:
         if not isinstance(source, Kafka):
             return other_stream(spark, source)
         assert connection is not None
         raw = raw_stream(spark, source, connection)
-        return decoded(raw, source, keeper, lateness=lateness_of(self, spark))
+        return decoded(raw, source, keeper, lateness=lateness)
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":

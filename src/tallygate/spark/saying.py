@@ -10,7 +10,7 @@ __all__ = ["reason"]
 
 def reason(error: BaseException) -> str:
     """What happened, without Spark's codes; of an error in the JVM, what caused it."""
-    said = _cause(error) if isinstance(error, Py4JJavaError) else _first(str(error))
+    said = _cause(error) if isinstance(error, Py4JJavaError) else _telling(str(error))
     said = re.sub(r"^\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
     return said.rstrip(" .;") or type(error).__name__
 
@@ -22,11 +22,10 @@ def _cause(error: Any) -> str:
         file = re.search(r"reading file (\S+)\.", str(cause.getMessage()))
         where = f" (in {file[1]})" if file else where
         cause = cause.getCause()
-    said = str(cause.toString()).strip()
-    first = said.splitlines()[-1] if said.startswith("Traceback") else _first(said)
-    return first + where
+    return _telling(str(cause.toString())) + where
 
 
-def _first(text: str) -> str:
+def _telling(text: str) -> str:
+    """The first line, or of Python's tracebacks the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else ""
+    return "" if not lines else lines[-1] if "Traceback" in text else lines[0]

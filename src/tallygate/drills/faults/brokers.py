@@ -191,7 +191,9 @@ def disk_full(scene: Scene) -> tuple[Control, ...]:
     leader = leader_of(scene, careless.topic)
     node = _node(scene, leader)
     with scene.fault("a broker's disk is full", "there is room again, and the broker is back"):
-        resource.prlimit(node.process.pid or 0, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        pid = node.process.pid
+        assert pid, "the broker is gone already"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         wait_until(
             lambda: leader_of(scene, careless.topic) != leader, 60, "the broker did not give up"
         )

@@ -38,7 +38,7 @@ def clock_jump(scene: Scene) -> tuple[Control, ...]:
     scene.wait_committed(400)
     scene.catch_up()
     everything = len(scene.workload.acknowledged)
-    time.sleep(8)
+    scene.wait_plain()
     counted = _counted(scene)
     return (
         Control(

@@ -6,6 +6,7 @@ writing a batch and Spark's note that it is done, or given the same checkpoint.
 """
 
 import shutil
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
 from tallygate.drills.workload import ids_in
+from tallygate.errors import TallygateError
 from tallygate.failpoints import POINTS
 from tallygate.ledger.group import Names
 from tallygate.spark.standalone import spark_cluster
@@ -45,14 +47,9 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     steps = [point for point in POINTS if point != "rows-staged"]  # tasks write rows themselves
     with scene.fault("the driver is killed at every step of a batch", "it is left in peace"):
         pipeline.stop()
-        starts = pipeline.starts
         pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
-        for number, point in enumerate(steps, 2):
-            wait_until(
-                lambda wanted=starts + number: pipeline.starts >= wanted,  # type: ignore[misc]
-                90,
-                f"the driver was not killed at {point}",
-            )
+        for number, point in enumerate(steps, 1):
+            _wait_killed(pipeline, number, point)
             scene.event("note", f"that was at {point}")
     scene.wait_committed(400)
     scene.catch_up()
@@ -60,6 +57,17 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     plain_killed_once(scene).start()
     scene.wait_plain()
     return (scene.plain_control(KILLED),)
+
+
+def _wait_killed(pipeline: Job, times: int, point: str) -> None:
+    """Wait for a death by the failure point; one of another kind has shown nothing."""
+
+    def killed() -> bool:
+        if any(code != -signal.SIGKILL for code in pipeline.deaths):
+            raise TallygateError(f"the driver was to be killed at {point}, but ended by itself")
+        return len(pipeline.deaths) >= times
+
+    wait_until(killed, 90, f"the driver was not killed at {point}")
 
 
 @DRILLS.add(
@@ -114,11 +122,9 @@ def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
     steps = ("rows-written", "ledger-moved", "commit-sent", "committed", "batch-committed")
     with scene.fault("the driver is killed around its transaction", "it is left in peace"):
         pipeline.stop()
-        starts = pipeline.starts
         pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
-        wait_until(
-            lambda: pipeline.starts > starts + len(steps), 180, "the driver was not killed so often"
-        )
+        for number, point in enumerate(steps, 1):
+            _wait_killed(pipeline, number, point)
     scene.wait_committed(400)
     scene.catch_up()
     pipeline.stop()
@@ -154,6 +160,7 @@ def _kafka_control(scene: Scene, topic: str) -> Control:
 )
 def two_drivers(scene: Scene) -> tuple[Control, ...]:
     first = scene.pipeline()
+    first.patience = 1  # it must not take the pipeline back
     plain = scene.plain()
     scene.start(first, plain)
     scene.wait_committed(800)

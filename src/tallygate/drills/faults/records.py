@@ -11,8 +11,10 @@ from tallygate.drills.drill import Drills
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
 from tallygate.drills.workload import Workload
+from tallygate.errors import TallygateError
 from tallygate.kafka import clients
 from tallygate.kafka.reader import list_offsets
+from tallygate.ledger.ranges import Range
 from tallygate.postgres.connecting import connect
 from tallygate.waiting import wait_until
 
@@ -31,10 +33,14 @@ NEW_RECORDS = set(range(10_000_000, 10_000_100))
 def bad_records(scene: Scene) -> tuple[Control, ...]:
     scene.workload = Workload(scene.connection, scene.topic, value=_sometimes_bad)
     pipeline, plain = scene.pipeline(), scene.plain(mode="FAILFAST")
+    plain.patience = 1
     scene.start(pipeline, plain)
     with scene.fault("every fiftieth record is garbage", "and stays so"):
         scene.wait_committed(2000)
     scene.catch_up()
+    wait_until(lambda: plain.is_left_alone, 60, "the plain job did not stop at a bad record")
+    if "MALFORMED_RECORD" not in (scene.folder / "plain-job.log").read_text(errors="replace"):
+        raise TallygateError("the plain job stopped for another reason; see its log")
     bad = {number for number in scene.workload.acknowledged if _is_bad(number)}
     scene.workload.acknowledged -= bad
     letters = _count(scene, "SELECT count(*) FROM tallygate.dead_letters WHERE pipeline = %s")
@@ -176,7 +182,7 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
         wait_until(lambda: refused.is_left_alone, 120, "the pipeline did not stop")
         said = refused.last_words
         for number, (start, until) in gone.items():
-            if f"{until - start}" not in said:
+            if until > start and str(Range(scene.topic, number, start, until)) not in said:
                 scene.wrong.append(f"the error does not say what partition {number} lost")
         scene.event("note", f"refused: {said.strip().splitlines()[-1]}")
     accepting = scene.pipeline(None, "--accept-loss")
@@ -184,7 +190,7 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
     plain.start()
     scene.wait_committed(400, 120)
     scene.catch_up()
-    scene.wait_plain(20)
+    scene.wait_plain()
     removed = sum(until - start for start, until in gone.values())
     noted = _count(
         scene,
@@ -245,11 +251,14 @@ def topic_recreated(scene: Scene) -> tuple[Control, ...]:
         refused.start()
         wait_until(lambda: refused.is_left_alone, 120, "the pipeline did not stop")
         scene.event("note", f"refused: {refused.last_words.strip().splitlines()[-1]}")
+        (scene.folder / "plain-checkpoint-started").unlink()
         plain.start()
-    if scene.topic not in refused.last_words:
-        scene.wrong.append("the error does not name the topic")
+    if "deleted and made anew" not in refused.last_words:
+        scene.wrong.append("the error does not say that the topic is another one")
     if scene.rows() != before:
         scene.wrong.append("records of the new topic are in the table")
+    started = scene.folder / "plain-checkpoint-started"
+    wait_until(started.exists, 60, "the plain job does not start")
     time.sleep(15)
     held = scene.rows(f"{scene.name}_plain")
     lost = sum(1 for number in newer.acknowledged if number not in held)
