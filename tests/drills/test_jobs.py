@@ -22,7 +22,8 @@ def test_a_program_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 
 def test_each_environment_is_for_one_start(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "import os; print(os.environ.get('STEP'), flush=True); os.abort()"]
+    says = "print(os.environ.get('STEP'), flush=True)"
+    program = [sys.executable, "-c", f"import os; {says}; os.abort()"]
     log = tmp_path / "log"
     job = Job("it", program, log, lambda _: None, os.environ)
     job.start({"STEP": "one"}, {"STEP": "two"})
