@@ -130,7 +130,10 @@ class GroupClaim:
         return kept_as(topic, self.stand_in)
 
     def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, Held]:
-        """Where the group is; raise if a newer run has been there. The producer must be open."""
+        """Where the group is; raise if a newer run has been there. The producer must be open.
+
+        Offsets without a mark are no ledger's, but a courtesy for lag tools: a pipeline of this
+        name into a table may have left them."""
         asked = {self.topic(topic): topic for topic, _ in places}
         found = consumer.committed(
             [TopicPartition(self.topic(topic), number) for topic, number in places],
@@ -139,7 +142,7 @@ class GroupClaim:
         held = {
             (asked[each.topic], each.partition): (each.offset, Mark.read(each.metadata))
             for each in found
-            if each.offset >= 0
+            if each.offset >= 0 and Mark.read(each.metadata).epoch
         }
         for _, newer in held.values():
             if newer.epoch > self.mark.epoch:
@@ -196,7 +199,9 @@ def open_producer(connection: Connection, transactional_id: str) -> Producer:
 def committed(
     connection: Connection, group: str, stand_in: bool, *, settled: bool = False
 ) -> dict[Place, Held]:
-    """All offsets of a group that are committed, with their marks.
+    """All offsets of a group that are a ledger's, with their marks.
+
+    Those without a mark are a courtesy for lag tools, left by a pipeline of this name into a table.
 
     A transaction that is open may still move some of them. So this is for planning; whoever writes
     opens the producer first, and then asks again (`GroupClaim.at`). `settled` waits until no
@@ -211,6 +216,7 @@ def committed(
     found = {}
     for each in answers[group].topic_partitions or ():
         topic = _source_of(each.topic, stand_in)
-        if each.offset >= 0:
-            found[topic, each.partition] = each.offset, Mark.read(each.metadata)
+        mark = Mark.read(each.metadata)
+        if each.offset >= 0 and mark.epoch:
+            found[topic, each.partition] = each.offset, mark
     return found

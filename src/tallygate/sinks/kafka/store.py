@@ -15,6 +15,7 @@ from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import (
     ANSWER_TIMEOUT,
     GroupClaim,
+    Held,
     Mark,
     Names,
     committed,
@@ -144,22 +145,20 @@ class KafkaStore:
         """The ledger: of several lanes the one that is furthest behind counts."""
         lowest: dict[Place, tuple[int, Mark]] = {}
         for group in self._groups():
-            for place, held in self._marked_offsets(group).items():
+            for place, held in self._held(group).items():
                 if place not in lowest or held[0] < lowest[place][0]:
                     lowest[place] = held
         return lowest
 
-    def _marked_offsets(self, group: str) -> dict[Place, tuple[int, Mark]]:
-        """The offsets that are a ledger's. Those without a mark are a courtesy for lag tools."""
-        held = committed(self._connection, group, self._stand_in)
-        return {place: (at, mark) for place, (at, mark) in held.items() if mark.epoch}
+    def _held(self, group: str) -> dict[Place, Held]:
+        return committed(self._connection, group, self._stand_in)
 
     def _check_way(self) -> None:
         """A pipeline that wrote by partition cannot go on in lanes, nor the other way round: the
         ledger of the one is not that of the other."""
         lanes = self._names.lane_group(0)
         other = lanes if self._narrow else self._names.group
-        if self._marked_offsets(other):
+        if self._held(other):
             was, now = ("lanes", "by partition") if self._narrow else ("by partition", "lanes")
             raise LedgerError(
                 f"pipeline {self._pipeline!r} was written {was} so far and would be {now} with "
@@ -253,7 +252,7 @@ class KafkaStore:
     def lose(self, lost: Iterable[Range], reason: str) -> None:
         ranges = list(lost)
         for group in self._groups():
-            held = self._marked_offsets(group)
+            held = self._held(group)
             consumer = clients.consumer(self._connection, group_id=group)
             try:
                 for each in ranges:
