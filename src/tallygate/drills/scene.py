@@ -87,7 +87,8 @@ class Scene:
         self.held: Counter[int] | None = None
         """How often the sink holds each id, if it is no table."""
         self._told = told
-        self._needed: tuple[Job, ...] = ()
+        self.needed: tuple[Job, ...] = ()
+        """Programs without which nothing more can come."""
         folder.mkdir(parents=True, exist_ok=True)
 
     # What happens
@@ -180,7 +181,7 @@ class Scene:
         self.workload.send(first)
         for job in jobs:
             job.start()
-        self._needed = jobs[:1]
+        self.needed = jobs[:1]
         self.gauge.start()
         self.wait_committed(1, START_TIMEOUT)
         self.workload.start()
@@ -224,7 +225,7 @@ class Scene:
 
     def _check_needed(self) -> None:
         """Nothing more can come from a pipeline that nobody starts again."""
-        for job in self._needed:
+        for job in self.needed:
             if job.is_left_alone and job.last_words:
                 raise TallygateError(f"{job.name} failed for good: {job.last_words.strip()[-300:]}")
 

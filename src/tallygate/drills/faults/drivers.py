@@ -171,6 +171,7 @@ def two_drivers(scene: Scene) -> tuple[Control, ...]:
             _copy(scene.folder / original, copy)
         second = scene.pipeline(scene.spec(checkpoint=str(copies[0])), name="the second driver")
         second.start()
+        scene.needed = (second,)
         done = len(list((copies[1] / "commits").iterdir()))
         scene.plain(checkpoint=str(copies[1])).start()
         wait_until(lambda: not first.is_running, 90, "the first driver was not fenced")
