@@ -86,7 +86,6 @@ LAYERS = (
     (
         "audit.groups",
         "audit.history",
-        "audit.letters",
         "audit.readings",
         "audit.recompute",
         "audit.scope",

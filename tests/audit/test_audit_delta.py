@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fixtures.audits import abort, audited, counts
+from fixtures.audits import abort, audited, audited_meanwhile, counts
 from fixtures.lakes import Lake
 from tallygate import Delta
 from tallygate.audit.verdict import Verdict
-from tallygate.pipeline.engine import Progress
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 
@@ -80,12 +79,5 @@ def test_aggregates_are_compared_key_by_key(lake: Lake) -> None:
 def test_an_audit_of_a_running_pipeline_sees_one_version(lake: Lake) -> None:
     flow, fields = lake.flow, {"sink": Delta(lake.path)}
     flow.send(200)
-    seen: list[tuple[Verdict, int]] = []
-
-    def check(progress: Progress) -> None:
-        found = audited(flow, **fields)
-        seen.append((found.verdict, found.rows))
-
-    pipeline = flow.pipeline(**fields)
-    pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=check)
+    seen = audited_meanwhile(flow, **fields)
     assert seen == [(Verdict.VALID, 100), (Verdict.VALID, 200)]

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from fixtures.audits import abort, audited, counts
+from fixtures.audits import abort, audited, audited_meanwhile, counts
 from fixtures.flows import Flow
 from tallygate import KafkaSink, Producer
 from tallygate.audit.readings import disordered, two_readings
@@ -14,7 +14,6 @@ from tallygate.audit.verdict import Verdict
 from tallygate.kafka import clients
 from tallygate.kafka.reader import Reading, read, to_record
 from tallygate.ledger.group import Names, committed, open_producer
-from tallygate.pipeline.engine import Progress
 from tallygate.records.record import Record
 
 LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
@@ -160,14 +159,7 @@ def test_an_audit_of_a_running_pipeline_passes_over_what_is_being_written(flow: 
     topic = Topic(flow)
     fields = {"sink": KafkaSink(topic.name)}
     flow.send(200)
-    seen: list[tuple[Verdict, int]] = []
-
-    def check(progress: Progress) -> None:
-        found = audited(flow, **fields)
-        seen.append((found.verdict, found.rows))
-
-    pipeline = flow.pipeline(**fields)
-    pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=check)
+    seen = audited_meanwhile(flow, **fields)
     assert seen == [(Verdict.VALID, 100), (Verdict.VALID, 200)]
 
 

@@ -2,14 +2,14 @@
 
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from fixtures.flows import SCHEMA, Flow
+from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
 from tallygate import Kafka, Postgres
 from tallygate.drills.proxy import CommitFault, DatabaseProxy
 from tallygate.errors import ConfigError, FencedError, LedgerError, LostRangeError, TargetError
@@ -21,17 +21,10 @@ from tallygate.waiting import wait_until
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 
 
-def _no_commit(flow: Flow) -> None:
-    """Make Spark believe that its last batch was not finished."""
-    last = max((flow.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-
-
 def test_a_replayed_batch_is_skipped(flow: Flow) -> None:
     flow.send(250)
     flow.run()
-    _no_commit(flow)
+    flow.forget_last_commit()
     flow.send(50)
     flow.run()
     flow.check()
@@ -45,7 +38,7 @@ def test_without_the_ledger_a_replayed_batch_comes_twice(
 
     flow.send(250)
     flow.run()
-    _no_commit(flow)
+    flow.forget_last_commit()
     believed = "tallygate.sinks.postgres.sink.remaining"
     monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
     monkeypatch.setattr(Claim, "move", lambda *_: None)
@@ -255,20 +248,12 @@ def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: F
 def test_closed_windows_are_written_once(flow: Flow) -> None:
     """Spark would close windows in batches that hold no records; they must neither be lost nor
     come twice, whichever batch is repeated."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def windows(source: DataFrame) -> DataFrame:
-        at = f.timestamp_seconds(f.lit(int(begin.timestamp())) + f.col("id"))
-        counted = source.withColumn("at", at).withWatermark("at", "10 seconds")
-        window = f.window("at", "20 seconds").alias("w")
-        return counted.groupBy(window).count().selectExpr("w.start AS start", "count")
-
     for _ in range(4):
         flow.send(50)
-        flow.run(transform=windows)
-        _no_commit(flow)
+        flow.run(transform=windows_of_20)
+        flow.forget_last_commit()
     found = flow.rows("SELECT start, count FROM {table} ORDER BY 1")
-    expected = [(begin + timedelta(seconds=20 * n), 20) for n in range(len(found))]
+    expected = [(BEGIN + timedelta(seconds=20 * n), 20) for n in range(len(found))]
     assert found == expected
     assert len(found) >= 6
 
@@ -277,7 +262,7 @@ def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow:
     sink = Postgres(flow.name, mode="upsert", key="account")
     flow.send(100)
     flow.run(transform=COUNTS, sink=sink)
-    _no_commit(flow)
+    flow.forget_last_commit()
     flow.send(50)
     flow.run(transform=COUNTS, sink=sink)
     assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [

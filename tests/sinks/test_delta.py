@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fixtures.flows import Flow
 from fixtures.killing import Killed, is_bad
 from fixtures.lakes import Lake
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
@@ -32,19 +31,12 @@ NUMBERS = range(1200)
 GOOD = [number for number in NUMBERS if not is_bad(number)]
 
 
-def _no_commit(flow: Flow) -> None:
-    """Make Spark believe that its last batch was not finished."""
-    last = max((flow.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-
-
 def test_rows_are_there_once_after_lost_rolled_back_and_replayed_checkpoints(lake: Lake) -> None:
     flow = lake.flow
     flow.send(250)
     lake.run()
     lake.check()
-    _no_commit(flow)
+    flow.forget_last_commit()
     flow.send(50)
     lake.run()
     lake.check()
@@ -188,7 +180,7 @@ def test_bad_records_become_letters_once(lake: Lake) -> None:
     flow.pipeline(sink=Delta(lake.path)).run(
         until="available", settings=flow.settings, spark=flow.spark, told=told
     )
-    _no_commit(flow)
+    flow.forget_last_commit()
     flow.send_text(["{"])
     flow.pipeline(sink=Delta(lake.path)).run(
         until="available", settings=flow.settings, spark=flow.spark, told=told

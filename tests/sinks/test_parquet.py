@@ -10,10 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
-from fixtures.flows import SCHEMA, Flow
+from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
 from fixtures.killing import Killed, is_bad
 from fixtures.readers import Watcher, rows_of
 from tallygate import DeadLetters, Kafka
@@ -60,20 +58,13 @@ def lake(flow: Flow) -> Lake:
     return Lake(flow)
 
 
-def _no_commit(flow: Flow) -> None:
-    """Make Spark believe that its last batch was not finished."""
-    last = max((flow.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize("driver_rows", [20_000, 0], ids=["driver", "tasks"])
 def test_rows_and_readers(lake: Lake, driver_rows: int) -> None:
     """Rows come once, wherever they are read from, and a replayed batch is skipped."""
     flow, sink = lake.flow, lake.sink(driver_rows=driver_rows)
     flow.send(250)
     lake.run(sink=sink)
-    _no_commit(flow)
+    flow.forget_last_commit()
     flow.send(50)
     lake.run(sink=sink)
     lake.check()
@@ -96,7 +87,7 @@ def test_without_the_ledger_a_replayed_batch_comes_twice(
     """The twin: a plan that believes Spark's batches instead of the ledger repeats one."""
     lake.flow.send(250)
     lake.run()
-    _no_commit(lake.flow)
+    lake.flow.forget_last_commit()
     believed = "tallygate.sinks.parquet.sink.remaining"
     monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
     lake.run()
@@ -118,7 +109,7 @@ def test_sparks_own_files_are_seen_twice_after_the_same_crash(lake: Lake) -> Non
         writer.trigger(availableNow=True).start(str(lake.path)).awaitTermination()
         for path in (lake.path / "_spark_metadata").glob("*0*"):
             path.unlink()
-        _no_commit(flow)
+        flow.forget_last_commit()
     assert len(lake.ids()) == 200
 
 
@@ -274,24 +265,16 @@ def test_what_is_refused_before_anything_is_written(lake: Lake) -> None:
 
 def test_closed_windows_are_written_once(lake: Lake) -> None:
     """State in the checkpoint, rows without coordinates, and every last batch repeated."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def windows(source: DataFrame) -> DataFrame:
-        at = f.timestamp_seconds(f.lit(int(begin.timestamp())) + f.col("id"))
-        counted = source.withColumn("at", at).withWatermark("at", "10 seconds")
-        window = f.window("at", "20 seconds").alias("w")
-        return counted.groupBy(window).count().selectExpr("w.start AS start", "count")
-
     for _ in range(4):
         lake.flow.send(50)
-        lake.run(transform=windows)
-        _no_commit(lake.flow)
+        lake.run(transform=windows_of_20)
+        lake.flow.forget_last_commit()
     found = rows_of(lake.path, "start", "count")
-    assert found == [(begin + timedelta(seconds=20 * n), 20) for n in range(len(found))]
+    assert found == [(BEGIN + timedelta(seconds=20 * n), 20) for n in range(len(found))]
     assert len(found) >= 6
     shutil.rmtree(lake.flow.checkpoint)
     with pytest.raises(LedgerError, match="is gone. The state is in the checkpoint"):
-        lake.run(transform=windows)
+        lake.run(transform=windows_of_20)
 
 
 POINTS = (

@@ -3,13 +3,11 @@
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from tallygate.audit.claims import Claims, Evidence
-from tallygate.audit.recompute import Noted, Source
+from tallygate.audit.recompute import Noted, Source, without
 from tallygate.audit.scope import Scope
 from tallygate.audit.verdict import Anomaly
-from tallygate.records.decoding import COORDINATES
 from tallygate.spark.plan import Plan, name_of, walk
 
 __all__ = ["Case", "Found", "operators"]
@@ -67,12 +65,7 @@ class Case:
         refused them, should not."""
         if not (plan.carries and self.claims.letters and self.evidence.refuses):
             return plan.frame
-        letters = self.source.spark.createDataFrame(
-            sorted(self.claims.letters), "_topic string, _partition int, _offset long"
-        )
-        return plan.frame.join(f.broadcast(letters), list(COORDINATES), "left_anti").select(
-            plan.frame.columns
-        )
+        return without(plan.frame, self.claims.letters)
 
 
 def operators(frame: DataFrame) -> set[str]:

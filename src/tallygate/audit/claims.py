@@ -13,12 +13,10 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 
 from tallygate.audit.verdict import Anomaly
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Place, Range
 
-__all__ = ["Claims", "Commit", "Coordinates", "Evidence"]
-
-Coordinates = tuple[str, int, int]
-"""Topic, partition and offset."""
+__all__ = ["Claims", "Commit", "Evidence"]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.audit.claims import Claims, Commit, Coordinates
+from tallygate.audit.claims import Claims, Commit
 from tallygate.audit.verdict import Anomaly
 from tallygate.errors import LedgerError
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.sinks.delta.entry import Entry
 from tallygate.sinks.delta.ledger import DeltaLedger

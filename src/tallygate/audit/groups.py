@@ -30,11 +30,12 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.audit.claims import Claims, Coordinates
+from tallygate.audit.claims import Claims
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import list_offsets
 from tallygate.ledger.group import Held, Names, committed
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Place, Range
 from tallygate.waiting import wait_until
 

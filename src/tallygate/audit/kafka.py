@@ -8,17 +8,19 @@ from confluent_kafka.admin import OffsetSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tallygate.audit.claims import Claims, Coordinates
+from tallygate.audit.claims import Claims
 from tallygate.audit.groups import claims_of, groups_of, is_still, moment
-from tallygate.audit.letters import read_topic_letters
 from tallygate.audit.readings import aborted_twins, disordered, two_readings
 from tallygate.audit.records import records
 from tallygate.audit.verdict import Anomaly
+from tallygate.consumer.dead_letters import DeadLetter, list_dead_letters
+from tallygate.consumer.retry import origin
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import list_offsets
 from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import Names
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
@@ -96,8 +98,8 @@ class TopicEvidence:
     def letter(self, at: Coordinates) -> str | None:
         if at not in self.claims.letters:
             return None
-        found = read_topic_letters(self.letters_topic, self.connection)
-        return next((letter.cause for letter in found if letter.at == at), None)
+        found = _letters(self.letters_topic, self.connection)
+        return next((letter.cause for letter in found if origin(letter.record) == at), None)
 
     def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
         """What Jepsen's workload looks for and rows alone do not tell."""
@@ -142,10 +144,13 @@ def topic_evidence(
     earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
     ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in ends)
     letters = sink.dead_letters or f"{pipeline}.dead-letters"
-    claims = claims_of(first, later, _letters(letters, target) if letters in numbers else ())
+    kept = _letters(letters, target) if letters in numbers else []
+    claims = claims_of(first, later, [origin(letter.record) for letter in kept])
     policy = topics.effective_configs(sink.topic)
     yield TopicEvidence(spark, target, sink, ranges, claims, narrow, passes, policy, letters)
 
 
-def _letters(topic: str, connection: Connection) -> list[Coordinates]:
-    return [letter.at for letter in read_topic_letters(topic, connection)]
+def _letters(topic: str, connection: Connection) -> list[DeadLetter]:
+    """The letters in a topic, without what somebody else may have put there."""
+    found = list_dead_letters(topic, connection)
+    return [letter for letter in found if letter.record.header("tallygate.topic") is not None]

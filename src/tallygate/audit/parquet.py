@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.audit.claims import Claims, Commit, Coordinates
+from tallygate.audit.claims import Claims, Commit
 from tallygate.audit.verdict import Anomaly
 from tallygate.errors import LedgerError
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import Folder
@@ -45,7 +46,7 @@ class FolderEvidence:
         for commit in self.claims.history:
             if commit.covers(at[:2], at[2]):
                 for each in read_letters(self.folder.commit(commit.number)):
-                    if (each.topic, each.partition, each.offset) == at:
+                    if each.at == at:
                         return each.cause
         return None
 

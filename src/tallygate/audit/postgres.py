@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.audit.claims import Claims, Commit, Coordinates
+from tallygate.audit.claims import Claims, Commit
 from tallygate.audit.verdict import Anomaly
 from tallygate.errors import LedgerError
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.postgres.connecting import connect
 from tallygate.postgres.reading import Snapshot
@@ -22,9 +23,6 @@ from tallygate.sinks.postgres.table import Target
 from tallygate.spec import Postgres
 
 __all__ = ["TableEvidence", "table_evidence"]
-
-FETCHED = 20_000
-TAKE_OVER = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{snapshot}'"
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from tallygate.audit.claims import Coordinates
 from tallygate.audit.records import records
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
-from tallygate.ledger.letters import Letter, letter_of
+from tallygate.ledger.letters import Coordinates, Letter, letter_of
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.pipeline.source import decoded, decoder_of
@@ -27,7 +26,7 @@ from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
-__all__ = ["Noted", "Source", "latest_by_key"]
+__all__ = ["Noted", "Source", "latest_by_key", "without"]
 
 _PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
@@ -107,12 +106,7 @@ class Source:
         return transformed(self.spark, spec, {**views, **sides})
 
     def _seen(self, view: DataFrame) -> DataFrame:
-        if not self.late:
-            return view
-        late = self.spark.createDataFrame(
-            sorted(self.late), "_topic string, _partition int, _offset long"
-        )
-        return view.join(f.broadcast(late), list(COORDINATES), "left_anti").select(view.columns)
+        return without(view, self.late) if self.late else view
 
 
 def _passed(raw: DataFrame, source: Kafka, key: str | None, noted: Noted) -> DataFrame:
@@ -149,6 +143,14 @@ class _PassStep:
             yield pa.RecordBatch.from_arrays(
                 [keys, fit.column("value"), *columns], ["key", "value", *COORDINATES]
             )
+
+
+def without(frame: DataFrame, records: Iterable[Coordinates]) -> DataFrame:
+    """The rows that are not of these records."""
+    listed = frame.sparkSession.createDataFrame(
+        sorted(records), "_topic string, _partition int, _offset long"
+    )
+    return frame.join(f.broadcast(listed), list(COORDINATES), "left_anti").select(frame.columns)
 
 
 def latest_by_key(frame: DataFrame, key: Sequence[str]) -> DataFrame:

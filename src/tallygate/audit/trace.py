@@ -27,12 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tallygate.audit.claims import Claims, Commit, Coordinates, Evidence
+from tallygate.audit.claims import Claims, Commit, Evidence
 from tallygate.audit.evidence import evidence_of, kafka_source
 from tallygate.audit.recompute import Noted, Source
 from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import From, Reading, read, to_record
+from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.pipeline.static import Statics

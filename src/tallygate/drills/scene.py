@@ -207,21 +207,26 @@ class Scene:
         """No more load, and wait until the pipeline has everything."""
         self.workload.stop()
         self.event("note", "the load is off")
-        places = [(self.topic, number) for number in self.workload.partitions]
 
         def done() -> bool:
             self._check_needed()
-            with suppress(TallygateError, psycopg.Error, KafkaException):
-                held = self.gauge.samples[-1].committed
-                ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
-                return held >= sum(ends.values())
-            return False
+            held = self.gauge.samples[-1].committed
+            ends = self._ends()
+            return ends is not None and held >= sum(ends.values())
 
         wait_until(
             done, timeout, f"the pipeline did not catch up in {timeout:.0f} s; see {self.folder}",
             every=EVERY,
         )  # fmt: skip
         self.event("note", "the pipeline has caught up")
+
+    def _ends(self) -> dict[int, int] | None:
+        """Where each partition of the topic ends; None while no broker says so."""
+        places = [(self.topic, number) for number in self.workload.partitions]
+        with suppress(TallygateError, KafkaException):
+            found = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
+            return {number: end for (_, number), end in found.items()}
+        return None
 
     def _check_needed(self) -> None:
         """Nothing more can come from a pipeline that nobody starts again."""
@@ -270,15 +275,10 @@ class Scene:
 
     def wait_plain(self, timeout: float = 90) -> None:
         """Wait until the plain job has read everything: only then is lost what it does not have."""
-        checkpoint = self.folder / "plain-checkpoint"
-        places = [(self.topic, number) for number in self.workload.partitions]
 
         def done() -> bool:
-            with suppress(TallygateError, KafkaException):
-                ends = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
-                read = read_up_to(checkpoint, self.topic)
-                return all(read.get(number, 0) >= end for (_, number), end in ends.items())
-            return False
+            read, ends = read_up_to(self.folder / "plain-checkpoint", self.topic), self._ends()
+            return ends is not None and all(read.get(n, 0) >= end for n, end in ends.items())
 
         wait_until(done, timeout, "the plain job did not read everything", every=EVERY)
 

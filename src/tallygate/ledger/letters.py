@@ -1,11 +1,17 @@
 """A dead letter: a record that could not be decoded or that the target refused, and why."""
 
-from dataclasses import dataclass
+import base64
+import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["Letter", "letter_of"]
+__all__ = ["Coordinates", "Letter", "letter_of"]
+
+Coordinates = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+_CONTENT = ("key", "value")
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,31 @@ class Letter:
     key: bytes | None = None
     value: bytes | None = None
     time_ms: int | None = None
+
+    @property
+    def at(self) -> Coordinates:
+        return self.topic, self.partition, self.offset
+
+    def text(self) -> str:
+        """As one line of JSON that people can read, if the record is text at all."""
+        fields = asdict(self)
+        for name in _CONTENT:
+            content: bytes | None = fields.pop(name)
+            try:
+                fields[name] = None if content is None else content.decode()
+            except UnicodeDecodeError:
+                fields[f"{name}_base64"] = base64.b64encode(content or b"").decode()
+        return json.dumps(fields)
+
+    @classmethod
+    def read(cls, text: str) -> "Letter":
+        fields: dict[str, Any] = json.loads(text)
+        for name in _CONTENT:
+            if f"{name}_base64" in fields:
+                fields[name] = base64.b64decode(fields.pop(f"{name}_base64"))
+            elif fields[name] is not None:
+                fields[name] = fields[name].encode()
+        return cls(**fields)
 
 
 def letter_of(raw: pa.RecordBatch, index: int, cause: str) -> Letter:

@@ -141,35 +141,29 @@ class Pipeline(PipelineSpec):
         raw, path = self._raw, self.checkpoint_path(settings)
         asked = settings.section("spark.conf").get(SHUFFLE_PARTITIONS)
         statics = self._statics(spark, static_settings or settings)
+        topics = read_topics(self)
         return Job(
-            self.name,
-            lambda keeper, checkpoint: self._frame(spark, connection, keeper, statics, checkpoint),
-            store_of(
-                self.sink,
-                self.name,
-                self.delivery,
-                connection,
-                read_topics(self),
-                spark,
-                settings,
+            name=self.name,
+            build=lambda keeper, at: self._frame(spark, connection, keeper, statics, at),
+            store=store_of(
+                self.sink, self.name, self.delivery, connection, topics, spark, settings
             ),
-            path,
-            connection,
-            getattr(self.sink, "mode", "append"),
-            trigger,
-            None if raw is None else decoder_of(raw),
-            self.dead_letters,
-            accept_loss,
-            told,
-            note,
-            lambda: statics.check(Checkpoint(spark, path)),
-            lambda: statics.changed(Checkpoint(spark, path)),
-            False,
-            isinstance(self.sink, Console | Memory | Foreach),
-            int(asked) if asked else None,
-            self.delivery,
-            isinstance(self.sink, KafkaSink),
-            self.where("transform"),
+            checkpoint=path,
+            connection=connection,
+            mode=getattr(self.sink, "mode", "append"),
+            trigger=trigger,
+            decoder=None if raw is None else decoder_of(raw),
+            limits=self.dead_letters,
+            accept_loss=accept_loss,
+            told=told,
+            note=note,
+            ready=lambda: statics.check(Checkpoint(spark, path)),
+            stale=lambda: statics.changed(Checkpoint(spark, path)),
+            forgets=isinstance(self.sink, Console | Memory | Foreach),
+            shuffle_partitions=int(asked) if asked else None,
+            delivery=self.delivery,
+            to_topic=isinstance(self.sink, KafkaSink),
+            where=self.where("transform"),
         )
 
     @property

@@ -5,9 +5,8 @@ way when the driver died comes again. Nothing more is claimed for them than at-l
 a source that cannot be read again, at-most-once).
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,13 +40,8 @@ class _LetterFile:
     path: Path
 
     def keep(self, letters: list[Letter]) -> None:
-        lines = [json.dumps(asdict(each), default=_as_text) + "\n" for each in letters]
         with self.path.open("a") as file:
-            file.write("".join(lines))
-
-
-def _as_text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            file.write("".join(f"{each.text()}\n" for each in letters))
 
 
 class PlainStore:

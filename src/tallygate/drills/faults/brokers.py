@@ -10,16 +10,17 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from tallygate.drills.drill import Drills
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
-from tallygate.drills.workload import Workload
 from tallygate.errors import TallygateError
 from tallygate.kafka.node import Node
+from tallygate.kafka.producer import Acks
 from tallygate.waiting import wait_until
 
-__all__ = ["ACKS_0", "ACKS_1", "DRILLS", "finished", "leader_of", "restore"]
+__all__ = ["ACKS_0", "ACKS_1", "DRILLS", "Careless", "leader_of", "restore"]
 
 DRILLS = Drills()
 HELD_BACK = 1.0
@@ -51,14 +52,35 @@ def held_back(scene: Scene, leader: int) -> Iterator[None]:
             node.process.send(signal.SIGCONT)
 
 
-def kill_leader(scene: Scene, careless: Workload) -> int:
-    """Hold the followers back, let the careless producer go on for a moment, kill the leader."""
-    leader = leader_of(scene, careless.topic)
-    with held_back(scene, leader):
-        time.sleep(HELD_BACK)  # a fetch that is under way still brings what comes now
-        careless.wait_for(50, 5)
-        _node(scene, leader).process.kill()
-    return leader
+class Careless:
+    """A producer that asks for less, beside the pipeline and its load; both are on."""
+
+    def __init__(self, scene: Scene, acks: Acks, **options: Any) -> None:
+        self.scene = scene
+        self.load = scene.careless(acks, **options)
+        scene.start(scene.pipeline())
+        self.load.start()
+        self.load.wait_for(200)
+
+    @property
+    def leader(self) -> int:
+        return leader_of(self.scene, self.load.topic)
+
+    def kill_leader(self) -> int:
+        """Hold the followers back, let the producer go on for a moment, kill its leader."""
+        leader = self.leader
+        with held_back(self.scene, leader):
+            time.sleep(HELD_BACK)  # a fetch that is under way still brings what comes now
+            self.load.wait_for(50, 5)
+            _node(self.scene, leader).process.kill()
+        return leader
+
+    def finish(self, what: str) -> tuple[Control, ...]:
+        """Go on for a while after the fault, then compare."""
+        self.scene.wait_committed(400, 120)
+        self.load.stop()
+        self.scene.catch_up()
+        return (self.scene.topic_control(self.load, what),)
 
 
 def restore(scene: Scene, number: int) -> None:
@@ -69,14 +91,6 @@ def _node(scene: Scene, number: int) -> Node:
     return scene.stack.cluster.node(number)
 
 
-def finished(scene: Scene, careless: Workload, what: str) -> tuple[Control, ...]:
-    """Go on for a while after the fault, then compare."""
-    scene.wait_committed(400, 120)
-    careless.stop()
-    scene.catch_up()
-    return (scene.topic_control(careless, what),)
-
-
 @DRILLS.add(
     "leader-kill",
     """The broker that leads a partition is killed while its followers are a moment behind. Another
@@ -84,15 +98,12 @@ def finished(scene: Scene, careless: Workload, what: str) -> tuple[Control, ...]
     pipeline goes on by itself.""",
 )
 def leader_kill(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("1")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
+    careless = Careless(scene, "1")
     with scene.fault("the leader is killed, its followers a moment behind", "the broker is back"):
-        leader = kill_leader(scene, careless)
+        leader = careless.kill_leader()
         scene.stack.cluster.wait_unregistered(leader)
         restore(scene, leader)
-    return finished(scene, careless, ACKS_1)
+    return careless.finish(ACKS_1)
 
 
 @DRILLS.add(
@@ -102,18 +113,15 @@ def leader_kill(scene: Scene) -> tuple[Control, ...]:
     is there twice.""",
 )
 def controller_kill(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("1")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
+    careless = Careless(scene, "1")
     controller = scene.stack.cluster.controller or 0
     with scene.fault("the controller is killed, then the leader", "both are back"):
         _node(scene, controller).process.kill()
-        leader = kill_leader(scene, careless)
+        leader = careless.kill_leader()
         scene.stack.cluster.wait_unregistered(leader)
         restore(scene, controller)
         restore(scene, leader)
-    return finished(scene, careless, ACKS_1)
+    return careless.finish(ACKS_1)
 
 
 @DRILLS.add(
@@ -122,17 +130,14 @@ def controller_kill(scene: Scene) -> tuple[Control, ...]:
     after the other. Producers and the pipeline hardly notice; nothing is lost or repeated.""",
 )
 def rolling_restart_clean(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("0")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
+    careless = Careless(scene, "0")
     with scene.fault("the brokers are restarted, one by one", "all brokers were restarted"):
         for node in scene.stack.cluster.nodes:
             if node.spec.broker:
                 node.stop()
                 scene.event("note", f"broker {node.name} is stopped")
                 restore(scene, node.spec.id)
-    return finished(scene, careless, ACKS_0)
+    return careless.finish(ACKS_0)
 
 
 @DRILLS.add(
@@ -141,20 +146,17 @@ def rolling_restart_clean(scene: Scene) -> tuple[Control, ...]:
     is lost, nothing is repeated.""",
 )
 def rolling_restart_hard(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("1")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
+    careless = Careless(scene, "1")
     with scene.fault("the brokers are killed, one by one", "all brokers were restarted"):
         for number in [node.id for node in scene.stack.spec.cluster.brokers]:
-            if leader_of(scene, careless.topic) == number:
-                kill_leader(scene, careless)
+            if careless.leader == number:
+                careless.kill_leader()
             else:
                 _node(scene, number).process.kill()
             scene.event("note", f"broker {number} is killed")
             scene.stack.cluster.wait_unregistered(number)
             restore(scene, number)
-    return finished(scene, careless, ACKS_1)
+    return careless.finish(ACKS_1)
 
 
 @DRILLS.add(
@@ -163,19 +165,16 @@ def rolling_restart_hard(scene: Scene) -> tuple[Control, ...]:
     more. What it takes in that belief is refused; nothing acknowledged is lost or repeated.""",
 )
 def broker_paused(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("0")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
-    leader = leader_of(scene, careless.topic)
+    careless = Careless(scene, "0")
+    leader = careless.leader
     node = _node(scene, leader)
     with scene.fault("a broker hangs", "it wakes up"):
         node.process.send(signal.SIGSTOP)
-        careless.wait_for(50, 10)
+        careless.load.wait_for(50, 10)
         scene.stack.cluster.wait_unregistered(leader)
         node.process.send(signal.SIGCONT)
     scene.stack.cluster.wait_node(leader)
-    return finished(scene, careless, ACKS_0)
+    return careless.finish(ACKS_0)
 
 
 @DRILLS.add(
@@ -184,23 +183,18 @@ def broker_paused(scene: Scene) -> tuple[Control, ...]:
     over; when there is room again it comes back. Nothing acknowledged is lost or repeated.""",
 )
 def disk_full(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("0")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
-    leader = leader_of(scene, careless.topic)
+    careless = Careless(scene, "0")
+    leader = careless.leader
     node = _node(scene, leader)
     with scene.fault("a broker's disk is full", "there is room again, and the broker is back"):
         pid = node.process.pid
         assert pid, "the broker is gone already"
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        wait_until(
-            lambda: leader_of(scene, careless.topic) != leader, 60, "the broker did not give up"
-        )
+        wait_until(lambda: careless.leader != leader, 60, "the broker did not give up")
         node.process.kill()
         scene.stack.cluster.wait_unregistered(leader)
         restore(scene, leader)
-    return finished(scene, careless, ACKS_0)
+    return careless.finish(ACKS_0)
 
 
 @DRILLS.add(
@@ -213,31 +207,26 @@ def disk_full(scene: Scene) -> tuple[Control, ...]:
 )
 def unclean_election(scene: Scene) -> tuple[Control, ...]:
     allowed = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
-    careless = scene.careless("1", configs=allowed)
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
-    leader = leader_of(scene, careless.topic)
+    careless = Careless(scene, "1", configs=allowed)
+    leader = careless.leader
     others = [node.id for node in scene.stack.spec.cluster.brokers if node.id != leader]
     with scene.fault("the replicas are killed one by one, then the leader", "all are back"):
         for number in others:
             _node(scene, number).process.kill()
             scene.stack.cluster.wait_unregistered(number)
             scene.event("note", f"broker {number} is killed")
-            careless.wait_for(100, 30)
+            careless.load.wait_for(100, 30)
         _node(scene, leader).process.kill()
         scene.event("note", f"broker {leader}, the last leader, is killed")
         _start_alone(scene, others[0])
-        wait_until(lambda: leader_of(scene, careless.topic) == others[0], 60, "no unclean election")
+        wait_until(lambda: careless.leader == others[0], 60, "no unclean election")
         scene.event("note", f"broker {others[0]}, which is stale, leads where that is allowed")
-        careless.wait_for(50, 60)
+        careless.load.wait_for(50, 60)
         for number in (leader, others[1]):
             _start_alone(scene, number)
         for number in (leader, *others):
             scene.stack.cluster.wait_node(number)
-    return finished(
-        scene, careless, "acks=1, and unclean elections are allowed: a stale replica may lead."
-    )
+    return careless.finish("acks=1, and unclean elections are allowed: a stale replica may lead.")
 
 
 def _start_alone(scene: Scene, number: int) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tallygate.drills.drill import Drills
@@ -46,11 +47,7 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     scene.start(pipeline)
     steps = [point for point in POINTS if point != "rows-staged"]  # tasks write rows themselves
     with scene.fault("the driver is killed at every step of a batch", "it is left in peace"):
-        pipeline.stop()
-        pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
-        for number, point in enumerate(steps, 1):
-            _wait_killed(pipeline, number, point)
-            scene.event("note", f"that was at {point}")
+        _kill_at(scene, pipeline, steps)
     scene.wait_committed(400)
     scene.catch_up()
     pipeline.stop()
@@ -59,15 +56,20 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     return (scene.plain_control(KILLED),)
 
 
-def _wait_killed(pipeline: Job, times: int, point: str) -> None:
-    """Wait for a death by the failure point; one of another kind has shown nothing."""
+def _kill_at(scene: Scene, pipeline: Job, steps: Sequence[str]) -> None:
+    """Start it again and again, to be killed at one step after the other."""
+    pipeline.stop()
+    pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
+    for number, point in enumerate(steps, 1):
 
-    def killed() -> bool:
-        if any(code != -signal.SIGKILL for code in pipeline.deaths):
-            raise TallygateError(f"the driver was to be killed at {point}, but ended by itself")
-        return len(pipeline.deaths) >= times
+        def killed(times: int = number, point: str = point) -> bool:
+            """A death of another kind has shown nothing."""
+            if any(code != -signal.SIGKILL for code in pipeline.deaths):
+                raise TallygateError(f"the driver was to be killed at {point}, but ended by itself")
+            return len(pipeline.deaths) >= times
 
-    wait_until(killed, 90, f"the driver was not killed at {point}")
+        wait_until(killed, 90, f"the driver was not killed at {point}")
+        scene.event("note", f"that was at {point}")
 
 
 @DRILLS.add(
@@ -121,10 +123,7 @@ def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
     scene.start(pipeline)
     steps = ("rows-written", "ledger-moved", "commit-sent", "committed", "batch-committed")
     with scene.fault("the driver is killed around its transaction", "it is left in peace"):
-        pipeline.stop()
-        pipeline.start(*({"TALLYGATE_FAIL_AT": f"{point}@*"} for point in steps))
-        for number, point in enumerate(steps, 1):
-            _wait_killed(pipeline, number, point)
+        _kill_at(scene, pipeline, steps)
     scene.wait_committed(400)
     scene.catch_up()
     pipeline.stop()

@@ -7,7 +7,7 @@ carries the caller's name: brokers that replicate call themselves `broker-N-fetc
 import time
 
 from tallygate.drills.drill import Drills
-from tallygate.drills.faults.brokers import ACKS_0, ACKS_1, finished, leader_of, restore
+from tallygate.drills.faults.brokers import ACKS_0, ACKS_1, Careless, restore
 from tallygate.drills.outcome import Control
 from tallygate.drills.proxy import LinkFault
 from tallygate.drills.scene import Scene
@@ -34,10 +34,7 @@ def _is_client(hello: bytes) -> bool:
     the retries; the pipeline goes on by itself.""",
 )
 def client_network(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("0")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
+    careless = Careless(scene, "0")
     faults: tuple[LinkFault, ...] = ("slow", "cut", "silent", "deaf")
     with scene.fault("the network of the clients is bad in four ways", "it is good again"):
         for fault in faults:
@@ -49,7 +46,7 @@ def client_network(scene: Scene) -> tuple[Control, ...]:
                 proxy.heal()
             scene.event("note", "the links are good")
             scene.wait_committed(100, 120)
-    return finished(scene, careless, ACKS_0)
+    return careless.finish(ACKS_0)
 
 
 @DRILLS.add(
@@ -59,18 +56,15 @@ def client_network(scene: Scene) -> tuple[Control, ...]:
     acknowledged is lost or repeated.""",
 )
 def broker_network(scene: Scene) -> tuple[Control, ...]:
-    careless = scene.careless("1")
-    scene.start(scene.pipeline())
-    careless.start()
-    careless.wait_for(200)
-    leader = leader_of(scene, careless.topic)
+    careless = Careless(scene, "1")
+    leader = careless.leader
     proxy = scene.proxies[leader - 1]
     with scene.fault("the leader's followers cannot reach it, then it dies", "all is well again"):
         proxy.break_link("silent", _is_broker)
         time.sleep(1)
-        careless.wait_for(200, 20)
+        careless.load.wait_for(200, 20)
         scene.stack.cluster.node(leader).process.kill()
         proxy.heal()
         scene.stack.cluster.wait_unregistered(leader)
         restore(scene, leader)
-    return finished(scene, careless, ACKS_1)
+    return careless.finish(ACKS_1)

@@ -10,8 +10,6 @@ letters of so many offsets that it is quick to list.
 Workers are Python, so the files are written by pyarrow's file systems.
 """
 
-import base64
-import json
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +41,7 @@ class LetterFolder:
             partial = f"{shelf}/.{uuid.uuid4().hex}" if local else name
             files.create_dir(shelf, recursive=True)
             with files.open_output_stream(partial) as stream:
-                stream.write(_text(letter).encode())
+                stream.write(letter.text().encode())
             if local:
                 files.move(partial, name)
 
@@ -52,7 +50,7 @@ class LetterFolder:
         files, root = _opened(self.folder)
         name = f"{root}/{place[0]}/{place[1]}/{offset // SHELF}/{offset}.json"
         with files.open_input_stream(name) as stream:
-            return str(json.loads(stream.read())["cause"])
+            return Letter.read(stream.read().decode()).cause
 
     def count(self, place: Place, start: int, until: int) -> int:
         """How many letters there are of a range of offsets."""
@@ -94,18 +92,3 @@ def _opened(folder: str) -> tuple[Any, str]:
 def _names(files: Any, folder: str) -> list[str]:
     listed = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return [info.base_name for info in listed]
-
-
-def _text(letter: Letter) -> str:
-    fields = {**letter.__dict__, "key": _shown(letter.key), "value": _shown(letter.value)}
-    return json.dumps(fields)
-
-
-def _shown(data: bytes | None) -> str | dict[str, str] | None:
-    """Text as it is, and what is no text in a way that cannot be taken for it."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

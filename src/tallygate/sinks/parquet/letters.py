@@ -5,13 +5,10 @@ leaves what is unfit in a file beside the folder. The commit takes from all thes
 that lie in its own ranges, each once: what a repeated task found again is the same letter.
 """
 
-import base64
-import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Range
@@ -32,7 +29,7 @@ class FoundLetters:
         folder.mkdir(parents=True, exist_ok=True)
         name = uuid.uuid4().hex
         partial = folder / f"{name}.partial"
-        partial.write_text("".join(_line(each) for each in letters))
+        partial.write_text("".join(f"{each.text()}\n" for each in letters))
         partial.rename(folder / f"{name}.jsonl")
 
     def take(self) -> "Taken":
@@ -52,7 +49,7 @@ class Taken:
         for letter in self.letters:
             lies = wanted.get((letter.topic, letter.partition))
             if lies is not None and lies.start <= letter.offset < lies.until:
-                found[letter.topic, letter.partition, letter.offset] = letter
+                found[letter.at] = letter
         return [found[key] for key in sorted(found)]
 
     def forget(self) -> None:
@@ -63,7 +60,7 @@ class Taken:
 
 def write_letters(commit: Path, letters: Iterable[Letter]) -> int:
     """Put letters into a commit's directory."""
-    lines = [_line(each) for each in letters]
+    lines = [f"{each.text()}\n" for each in letters]
     if lines:
         (commit / LETTERS).write_text("".join(lines))
         sync(commit / LETTERS)
@@ -75,35 +72,6 @@ def read_letters(commit: Path) -> list[Letter]:
     return list(_read(commit / LETTERS)) if (commit / LETTERS).exists() else []
 
 
-def _line(letter: Letter) -> str:
-    fields = {
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "cause": letter.cause,
-        "time_ms": letter.time_ms,
-        **_content("key", letter.key),
-        **_content("value", letter.value),
-    }
-    return json.dumps(fields) + "\n"
-
-
-def _content(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Bytes as text that people can read, if they are text at all."""
-    try:
-        return {name: None if value is None else value.decode()}
-    except UnicodeDecodeError:
-        assert value is not None
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
 def _read(file: Path) -> Iterator[Letter]:
     with file.open() as lines:
-        for line in lines:
-            fields: dict[str, Any] = json.loads(line)
-            for name in ("key", "value"):
-                if f"{name}_base64" in fields:
-                    fields[name] = base64.b64decode(fields.pop(f"{name}_base64"))
-                elif fields[name] is not None:
-                    fields[name] = fields[name].encode()
-            yield Letter(**fields)
+        yield from map(Letter.read, lines)
