@@ -1,5 +1,6 @@
 """Some drills played for real, and their twins: without the guarantee a drill must see it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def _unharmed() -> Control:
     return Control("unharmed", "Nothing was done to it.", "lose", 100, 0, 0)
 
 
+def _no_rows(scene: Scene) -> tuple[Control, ...]:
+    """A transform that lets nothing through: whatever the fault was, it could do no harm."""
+    nothing = "SELECT * FROM source WHERE id < 0"
+    scene.start(scene.pipeline(scene.spec(transform=nothing)))
+    scene.catch_up()
+    scene.held = Counter(scene.workload.acknowledged)
+    return ()
+
+
 def _crash(_: Scene) -> tuple[Control, ...]:
     raise RuntimeError("the drill itself broke")
 
@@ -48,6 +58,7 @@ def outcomes(
     drills = [
         Drill("crash", "A drill that breaks has shown nothing.", _crash),
         *(DRILLS[name] for name in PLAYED),
+        Drill("no-rows", "Nothing is lost.", _no_rows),
         Drill("twin", "Each record is there once.", _at_least_once),
     ]
     folder = tmp_path_factory.mktemp("drills")
@@ -86,6 +97,22 @@ def test_a_drill_that_crashed_is_unknown(outcomes: dict[str, Outcome]) -> None:
     crash = outcomes["crash"]
     assert crash.verdict is Verdict.UNKNOWN
     assert "the drill itself broke" in crash.unknown[0]
+
+
+def test_a_drill_in_which_no_row_was_written_is_unknown(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["no-rows"]
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert "no row has reached the sink" in outcome.unknown[0]
+
+
+def test_a_folder_of_an_earlier_run_is_refused(tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "executor-died").touch()
+    with pytest.raises(ConfigError, match="each run needs a folder of its own"):
+        next(play_all([DRILLS["leader-kill"]], tmp_path, settings, lambda _: None))
+
+
+def test_a_drill_that_is_named_twice_is_played_once() -> None:
+    assert len(chosen(["leader-kill", "leader-kill"], None, 1)) == 1
 
 
 def test_a_control_that_does_not_fail_makes_a_drill_unknown() -> None:

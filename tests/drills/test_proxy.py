@@ -84,6 +84,18 @@ def test_a_link_on_which_no_answer_comes(proxy: Proxy, client: socket.socket, fa
     assert client.recv(1000) == b"", "who hangs on it is told at the end"
 
 
+def test_nothing_follows_what_was_swallowed(proxy: Proxy, client: socket.socket) -> None:
+    """TCP has no holes: bytes after those that are gone must not arrive."""
+    client.settimeout(0.3)
+    _said(client, b"one")
+    proxy.break_link("silent")
+    with pytest.raises(TimeoutError):
+        _said(client, b"two")
+    proxy._fault = None  # the moment between the end of the fault and the reset
+    with pytest.raises(TimeoutError):
+        _said(client, b"three")
+
+
 def test_a_slow_link(proxy: Proxy, client: socket.socket) -> None:
     proxy.break_link("slow")
     began = time.monotonic()

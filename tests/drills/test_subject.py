@@ -17,6 +17,7 @@ source:
   schema: "id long, price decimal(10,2), tags array<string>, at timestamp, paid boolean"
   start: latest
   bootstrap_servers: kafka.example.com:9092
+  options: {kafka.bootstrap.servers: "kafka.example.com:9092"}
 transform: SELECT id, price FROM source WHERE paid
 sink:
   table: shop.orders
@@ -70,6 +71,10 @@ def test_what_cannot_be_drilled_is_refused(file: Path) -> None:
         OwnPipeline.load(file)
     file.write_text("name: n\nsource: {topic: t, format: text}\nsink: {table: t}\n")
     with pytest.raises(ConfigError, match="with --sample"):
+        OwnPipeline.load(file)
+    side = "static: {prices: {table: prices}}\n"
+    file.write_text(FILE + side)
+    with pytest.raises(ConfigError, match="static.prices is no file"):
         OwnPipeline.load(file)
     with pytest.raises(ConfigError, match="takes no --pipeline"):
         chosen(["bad-records"], None, 1, own=True)

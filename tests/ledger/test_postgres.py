@@ -35,6 +35,17 @@ def _begin(ledger: PostgresLedger) -> Claim:
     )
 
 
+def test_tables_of_users_are_not_made_among_the_ledgers(stack: Stack) -> None:
+    """The ledger's schema has the name of the stack's user, which PostgreSQL looks in first."""
+    _begin(PostgresLedger(stack.dsn, "schemas"))
+    with psycopg.connect(stack.dsn) as connection:
+        connection.execute("CREATE TABLE of_a_user (n int)")
+        found = connection.execute(
+            "SELECT schemaname FROM pg_tables WHERE tablename = 'of_a_user'"
+        ).fetchall()
+    assert found == [("public",)]
+
+
 def test_a_position_moves_only_from_where_it_is(stack: Stack, connection: ArrowConnection) -> None:
     ledger = PostgresLedger(stack.dsn, next(_names))
     claim = _begin(ledger)

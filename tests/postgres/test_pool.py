@@ -1,5 +1,9 @@
 """Connections are lent to one user at a time, and not used again after a failure."""
 
+import subprocess
+import sys
+import textwrap
+
 import psycopg
 import pytest
 
@@ -19,6 +23,23 @@ def test_two_users_at_once_do_not_share_a_transaction(stack: Stack, careful: boo
     with pooled(stack.dsn, careful=careful) as again:
         assert again in (one, other), "a connection that was fine is used again"
         assert again.rows(f"SELECT n FROM public.{table}") == [(2,)]
+
+
+def test_a_program_ends_in_peace_when_its_server_is_gone(stack: Stack) -> None:
+    """Connections that lie idle in the pool are closed before the interpreter takes itself down."""
+    program = textwrap.dedent(
+        f"""
+        import contextlib
+        from tallygate.postgres.arrow import pooled
+        with contextlib.ExitStack() as lent:
+            for careful in (False, True) * 3:
+                lent.enter_context(pooled({stack.dsn!r}, careful=careful)).rows("SELECT 1")
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_connection_that_failed_is_not_used_again(stack: Stack) -> None:
