@@ -1,6 +1,6 @@
 # Each target does all its own set-up; `make setup` makes .venv with the `tallygate` command in it.
 
-.PHONY: setup demo test test-all unit check lock docs
+.PHONY: setup demo test test-all unit check bench lock docs
 .DEFAULT_GOAL := demo
 
 VENV := .venv/bin
@@ -22,6 +22,10 @@ unit: setup
 
 check: setup
 	@scripts/check
+
+SIZE := standard
+bench: setup
+	@$(VENV)/tallygate bench --size $(SIZE) --results bench/results --page docs/benchmarks.md
 
 lock:
 	@scripts/lock

@@ -13,12 +13,13 @@ import tempfile
 from typing import Any
 
 import psutil
-from pipelines import SCHEMA, TOPIC, Bench
 from ratios import conclude, ratio
 
 from tallygate import Kafka, Pipeline, Postgres
 from tallygate.audit.audit import audit
 from tallygate.audit.verdict import Verdict
+from tallygate.bench import ours
+from tallygate.bench.stage import SCHEMA, Stage, Work
 
 TARGET, MOST_GROWTH = 1.5, 1.2
 
@@ -28,20 +29,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--batches", type=int, default=5)
     given = parser.parse_args()
-    with Bench.opened(given.rows, given.batches) as bench:
-        results = measure(bench)
+    with Stage.opened(Work(given.rows, batches=given.batches)) as stage:
+        results = measure(stage)
     conclude("audit", results)
 
 
-def measure(bench: Bench) -> list[dict[str, Any]]:
-    quarter = Bench(bench.stack, bench.spark, bench.settings, bench.rows // 4)
-    quarter.size = bench.size // 4
-    quarter.fill("quarter")
-    audited(quarter, "quarter")
-    before = memory(bench)
-    load, rate = audited(bench, TOPIC)
-    after = memory(bench)
-    said = f"audit of {bench.rows:,} rows in PostgreSQL, rows/s against the load"
+def measure(stage: Stage) -> list[dict[str, Any]]:
+    audited(stage.filled(topic="quarter", rows=stage.work.rows // 4))
+    before = memory(stage)
+    load, rate = audited(stage)
+    after = memory(stage)
+    said = f"audit of {stage.work.rows:,} rows in PostgreSQL, rows/s against the load"
     return [
         ratio(said, rate, load, TARGET),
         *(
@@ -57,22 +55,24 @@ def measure(bench: Bench) -> list[dict[str, Any]]:
     ]
 
 
-def audited(bench: Bench, topic: str) -> tuple[float, float]:
-    """Rows a second of the load after its first batch, and of the audit."""
+def audited(stage: Stage) -> tuple[float, float]:
+    """Rows a second of the load after its warm-up, and of the audit."""
+    topic, rows = stage.work.topic, stage.work.rows
     source, sink = Kafka(topic, schema=SCHEMA), Postgres(topic)
-    load = bench.run(topic, sink, None, source)
+    ours.run(stage, topic, source, sink)
+    load = stage.course_of_table(topic).rate
     with tempfile.TemporaryDirectory() as checkpoint:
         pipeline = Pipeline(name=topic, source=source, sink=sink, checkpoint=checkpoint)
-        report = audit(pipeline, settings=bench.settings, spark=bench.spark)
+        report = audit(pipeline, settings=stage.settings, spark=stage.spark)
     assert report.verdict is Verdict.VALID, report
-    assert report.rows == bench.rows, report
-    rate = report.rows / report.seconds
+    assert report.rows == rows, report
+    rate = rows / report.seconds
     print(f"{topic}: loaded {load:,.0f} rows/s, audited {rate:,.0f} rows/s", flush=True)
     return load, rate
 
 
-def memory(bench: Bench) -> dict[str, float]:
-    jvm: Any = bench.spark.sparkContext._jvm
+def memory(stage: Stage) -> dict[str, float]:
+    jvm: Any = stage.spark.sparkContext._jvm
     jvm.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
     return {

@@ -38,6 +38,8 @@ SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
+    # When a row became visible can be asked: `pg_xact_commit_timestamp(xmin)`.
+    "track_commit_timestamp": "on",
     "log_line_prefix": "%m [%p] ",
     # The ledger's schema has the name of the user, whose own schema would be looked in first.
     "search_path": "public",

@@ -111,10 +111,14 @@ _checked_here: dict[Path, list[Path]] = {}
 
 
 def jar_paths(
-    name: str, settings: Settings, progress: Progress | None = None, *, again: bool = False
+    which: str | JarSet,
+    settings: Settings,
+    progress: Progress | None = None,
+    *,
+    again: bool = False,
 ) -> list[Path]:
     """The jars of a set, checked; fetched if they are not in the cache yet, or if `again`."""
-    jar_set = SETS[name]
+    jar_set = SETS[which] if isinstance(which, str) else which
     folder = jar_set.folder(settings)
     if folder in _checked_here and not again:
         return _checked_here[folder]

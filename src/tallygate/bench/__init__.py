@@ -1,0 +1,1 @@
+"""Tallygate beside every alternative, on one stack and one topic."""

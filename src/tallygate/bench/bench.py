@@ -1,0 +1,239 @@
+"""`bench`: everything that is measured, in turns, on one stack.
+
+Contenders take turns round by round, so that a slow minute of the machine hits all of them; what
+is compared is medians. A contender whose rows do not come out as they went in does not count.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ParamSpec
+
+from tallygate.bench import growth, latency, limits, ours, programs, recovery, spark
+from tallygate.bench.contender import Contender
+from tallygate.bench.meter import Meter
+from tallygate.bench.stage import Stage, Work
+from tallygate.bench.targets import TARGETS, Comparison
+from tallygate.errors import ConfigError, TallygateError
+from tallygate.progress import Progress, silent
+
+__all__ = ["CONTENDERS", "SIZES", "Figure", "Findings", "Size", "bench"]
+
+P = ParamSpec("P")
+INTO_POSTGRES = (
+    Contender("tallygate", "exactly-once", ours.append, "no transform; commits by partition"),
+    Contender("tallygate, SQL", "exactly-once", ours.with_sql, "a selection in SQL"),
+    Contender("tallygate, shuffled", "exactly-once", ours.staged, "a shuffle; commits by staging"),
+    Contender("spark jdbc", "at-least-once", spark.as_it_comes, "foreachBatch, nothing set"),
+    Contender(
+        "spark jdbc tuned",
+        "at-least-once",
+        spark.tuned,
+        "reWriteBatchedInserts=true, batchsize=10000",
+    ),
+    Contender(
+        "spark jdbc tuned, SQL", "at-least-once", spark.with_sql, "the same, with the selection"
+    ),
+    Contender(
+        "flink sql",
+        "at-least-once",
+        programs.flink,
+        "JDBC with reWriteBatchedInserts=true, 10,000 rows a flush, object reuse, checkpoints "
+        "every 5 s, parallelism 2",
+    ),
+    Contender("quix streams", "at-least-once", programs.quix, "its PostgreSQL sink, 2 processes"),
+    Contender(
+        "copy loop",
+        "exactly-once",
+        programs.copy_loop,
+        "confluent-kafka, orjson, COPY and offsets in one transaction, 2 processes",
+    ),
+    Contender("spark noop", "nothing", spark.nothing, "from_json, and nothing is written"),
+    Contender("raw copy", "nothing", limits.raw_copy, "COPY of rows that are there, 1 connection"),
+)
+INTO_KAFKA = (
+    Contender("tallygate to topic", "exactly-once", ours.pass_on, "keys and values as they are"),
+    Contender("spark to topic", "at-least-once", spark.own_sink, "nothing set"),
+    Contender(
+        "flink sql to topic",
+        "exactly-once",
+        programs.flink_kafka,
+        "raw format, lz4, checkpoints every 5 s, parallelism 2",
+    ),
+    Contender(
+        "quix streams to topic",
+        "exactly-once",
+        programs.quix_kafka,
+        "bytes, lz4, exactly-once, 2 processes",
+    ),
+    Contender(
+        "transactional loop",
+        "exactly-once",
+        programs.transactional_loop,
+        "confluent-kafka, 50,000 records a transaction, 2 processes",
+    ),
+    Contender("raw consumption", "nothing", limits.raw_consumption, "a bare consumer, 1 process"),
+)
+WINDOWED = (
+    Contender("tallygate windows", "exactly-once", ours.windows, "upsert by window and account"),
+    Contender("merge", "at-least-once", spark.merged, "a staging table by tuned JDBC, then MERGE"),
+)
+FILES = (
+    Contender("tallygate to files", "exactly-once", ours.into_files, "Parquet"),
+    Contender("spark to files", "exactly-once", spark.files, "Parquet, for Spark's readers only"),
+)
+CONTENDERS = {
+    "postgres": INTO_POSTGRES,
+    "kafka": INTO_KAFKA,
+    "windows": WINDOWED,
+    "files": FILES,
+}
+OTHERS = ("latency", "recovery", "growth")
+
+
+@dataclass(frozen=True)
+class Size:
+    rows: int
+    rounds: int
+    paced: int
+    """Seconds of load for the latency."""
+    kills: int
+    most_rows: int
+    """For the growth."""
+
+
+SIZES = {
+    "small": Size(500_000, 1, 12, 1, 0),
+    "standard": Size(2_000_000, 3, 30, 3, 0),
+    "large": Size(2_000_000, 3, 30, 3, 50_000_000),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one contender gave, round by round."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    promise: str = ""
+    settings: str = ""
+    cpu: tuple[float, ...] = ()
+    """Seconds of all cores for a million rows."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+
+@dataclass
+class Findings:
+    figures: dict[str, Figure] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Those that do not count, and why."""
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return [
+            target.compared(self.figures[target.ours].median, self.figures[target.peer].median)
+            for target in TARGETS
+            if target.ours in self.figures and target.peer in self.figures
+        ]
+
+    def note(self, name: str, unit: str, *values: float) -> None:
+        self.figures[name] = Figure(name, unit, values)
+
+
+def bench(size: Size, parts: Sequence[str] = (), progress: Progress = silent) -> Findings:
+    """Measure everything, or only some parts."""
+    known = (*CONTENDERS, *OTHERS)
+    for part in parts:
+        if part not in known:
+            raise ConfigError(
+                f"there is no part {part!r} to measure; there are {', '.join(known)}."
+            )
+    chosen = set(parts or known)
+    findings = Findings()
+    with Stage.opened(Work(size.rows), progress) as stage:
+        entered = [each for part in CONTENDERS if part in chosen for each in CONTENDERS[part]]
+        _rounds(stage, entered, size.rounds, findings, progress)
+        others: dict[str, Callable[[Stage, Size, Findings, Progress], None]] = {
+            "latency": _latency,
+            "recovery": _recovery,
+            "growth": _growth,
+        }
+        for part in OTHERS:
+            if part in chosen:
+                _tried(part, findings, others[part], stage, size, findings, progress)
+    return findings
+
+
+def _rounds(
+    stage: Stage,
+    entered: Sequence[Contender],
+    rounds: int,
+    findings: Findings,
+    progress: Progress,
+) -> None:
+    rates: dict[str, list[float]] = {each.name: [] for each in entered}
+    spent: dict[str, list[float]] = {each.name: [] for each in entered}
+    for number in range(rounds):
+        for each in entered:
+            if each.name not in findings.failed:
+                _tried(each.name, findings, _turn, stage, each, rates, spent)
+            said = findings.failed.get(each.name) or f"{rates[each.name][-1]:,.0f} rows/s"
+            progress(f"round {number + 1}: {each.name}: {said}")
+    for each in entered:
+        if each.name not in findings.failed:
+            values, cpu = tuple(rates[each.name]), tuple(spent[each.name])
+            figure = Figure(each.name, "rows/s", values, each.promise, each.settings, cpu)
+            findings.figures[each.name] = figure
+
+
+def _turn(
+    stage: Stage,
+    each: Contender,
+    rates: dict[str, list[float]],
+    spent: dict[str, list[float]],
+) -> None:
+    with Meter() as meter:
+        course = each.run(stage)
+    if not course.rate:
+        raise TallygateError(f"{each.name}: all rows came at once, which cannot be measured.")
+    rates[each.name].append(course.rate)
+    spent[each.name].append(meter.between(course.begin, course.end) / course.measured * 1e6)
+
+
+def _tried(
+    name: str, findings: Findings, what: Callable[P, None], *given: P.args, **named: P.kwargs
+) -> None:
+    """What fails does not stop the others, and is said in the end."""
+    try:
+        what(*given, **named)
+    except TallygateError as error:
+        findings.failed[name] = str(error)
+
+
+def _latency(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
+    for rate in (2_000, 10_000):
+        for name, start in (("spark jdbc", latency.plain), ("tallygate", latency.ours)):
+            found = latency.latency(stage, start, rate, size.paced)
+            findings.note(f"{name} p50 {rate}", "s", found.p50)
+            findings.note(f"{name} p99 {rate}", "s", found.p99)
+            progress(f"{name} at {rate:,}/s: p50 {found.p50:.2f} s, p99 {found.p99:.2f} s")
+
+
+def _recovery(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
+    for name, killed in (("spark", recovery.plain), ("tallygate", recovery.ours)):
+        seconds = killed(stage, size.kills)
+        findings.note(f"{name} killed", "s", *seconds)
+        progress(f"{name} killed: commits again after {statistics.median(seconds):.1f} s")
+
+
+def _growth(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
+    findings.note("long ledger", "rows/s", growth.by_history(stage))
+    findings.note("64 partitions", "rows/s", growth.by_partitions(stage, 64))
+    if size.most_rows:
+        for rows in (1_000_000, 10_000_000, size.most_rows):
+            findings.note(f"{rows:,} rows", "rows/s", growth.by_rows(stage, rows))
+            progress(f"{rows:,} rows: {findings.figures[f'{rows:,} rows'].median:,.0f} rows/s")

@@ -1,0 +1,21 @@
+"""A contender: what it is called, what it promises, and how it does the work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tallygate.bench.course import Course
+from tallygate.bench.stage import Stage
+
+__all__ = ["Contender", "Promise"]
+
+Promise = Literal["exactly-once", "at-least-once", "nothing"]
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    promise: Promise
+    run: Callable[[Stage], Course]
+    settings: str
+    """What was set, beside what it brings."""

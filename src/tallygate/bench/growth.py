@@ -1,0 +1,43 @@
+"""Whether the rate stays when there is more: rows, partitions, batches in the ledger's history."""
+
+import psycopg
+
+from tallygate.bench import ours
+from tallygate.bench.stage import Stage
+
+__all__ = ["by_history", "by_partitions", "by_rows"]
+
+BATCH = 400_000
+HISTORY = 10_000
+
+
+def by_rows(stage: Stage, rows: int) -> float:
+    """Rows a second; batches are as large as for fewer rows."""
+    more = stage.filled(topic=f"rows-{rows}", rows=rows, batches=max(2, rows // BATCH))
+    try:
+        return ours.append(more).rate
+    finally:
+        more.topics.delete([more.work.topic])
+
+
+def by_partitions(stage: Stage, partitions: int) -> float:
+    more = stage.filled(topic=f"partitions-{partitions}", partitions=partitions)
+    try:
+        return ours.append(more).rate
+    finally:
+        more.topics.delete([more.work.topic])
+
+
+def by_history(stage: Stage) -> float:
+    """Rows a second of a pipeline, in a ledger that has many batches of another."""
+    with psycopg.connect(stage.stack.dsn, autocommit=True) as connection:
+        one = connection.execute("SELECT pipeline FROM tallygate.batches LIMIT 1").fetchone()
+        assert one is not None, "no pipeline has run yet"
+        connection.execute(
+            "INSERT INTO tallygate.batches (pipeline, number, epoch, batch_id, way, ranges, rows, "
+            "committed_at) SELECT pipeline, number + n, epoch, batch_id + n, way, ranges, rows, "
+            "committed_at FROM (SELECT * FROM tallygate.batches WHERE pipeline = %s "
+            "ORDER BY number DESC LIMIT 1) b, generate_series(1, %s) n",
+            (one[0], HISTORY),
+        )
+    return ours.append(stage).rate

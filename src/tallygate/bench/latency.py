@@ -1,0 +1,117 @@
+"""How long a record takes from its sending until its row can be seen."""
+
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from pyspark.sql import DataFrame
+
+from tallygate.bench.stage import Stage
+from tallygate.drills.plain import tuned_jdbc
+from tallygate.kafka.producer import Producer
+from tallygate.pipeline.pipeline import Pipeline
+from tallygate.pipeline.status import request_stop
+from tallygate.spec import Kafka, Postgres
+
+__all__ = ["Latency", "latency", "ours", "plain"]
+
+COLUMNS = "id bigint, sent double precision, _topic text, _partition int, _offset bigint"
+SCHEMA = "id long, sent double"
+Stop = Callable[[], None]
+Start = Callable[[Stage, str, str, str], Stop]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """In seconds."""
+
+    p50: float
+    p99: float
+
+
+def latency(stage: Stage, start: Start, rate: int, seconds: int) -> Latency:
+    """At a steady rate; the first third of the time is warm-up."""
+    topic = stage.fresh("paced").replace("_", "-")
+    stage.topics.create(topic, partitions=stage.work.partitions, replication=1)
+    with stage.table("paced", COLUMNS) as table, tempfile.TemporaryDirectory() as folder:
+        stop = start(stage, topic, table, f"{folder}/checkpoint")
+        try:
+            _pace(stage, topic, rate, seconds)
+            time.sleep(3)
+        finally:
+            stop()
+        with psycopg.connect(stage.stack.dsn) as connection:
+            rows = connection.execute(
+                "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float - sent "
+                f"FROM public.{table} WHERE sent > (SELECT min(sent) + {seconds / 3} "
+                f"FROM public.{table}) ORDER BY 1".encode()
+            ).fetchall()
+    values = [float(row[0]) for row in rows]
+    return Latency(statistics.median(values), values[int(len(values) * 0.99)])
+
+
+def _pace(stage: Stage, topic: str, rate: int, seconds: int) -> None:
+    with Producer(stage.connection) as producer:
+        begin = time.time()
+        for number in range(rate * seconds):
+            if number % (rate // 100) == 0 and (wait := begin + number / rate - time.time()) > 0:
+                producer.poll(0)
+                time.sleep(wait)
+            producer.send(topic, json.dumps({"id": number, "sent": time.time()}))
+
+
+def plain(stage: Stage, topic: str, table: str, checkpoint: str) -> Stop:
+    """`foreachBatch` with tuned JDBC."""
+    url, properties = tuned_jdbc(stage.stack.dsn)
+    frame = (
+        stage.spark.readStream.format("kafka")
+        .options(**stage.connection.spark())
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr(
+            f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event",
+            "topic AS _topic",
+            "partition AS _partition",
+            "offset AS _offset",
+        )
+        .select("event.*", "_topic", "_partition", "_offset")
+    )
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.write.jdbc(url, f"public.{table}", mode="append", properties=properties)
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    query = writer.start()
+
+    def stop() -> None:
+        failed = query.exception()
+        query.stop()
+        if failed is not None:
+            raise failed
+
+    return stop
+
+
+def ours(stage: Stage, topic: str, table: str, checkpoint: str) -> Stop:
+    pipeline = Pipeline(
+        name=table,
+        source=Kafka(topic, schema=SCHEMA),
+        sink=Postgres(table),
+        checkpoint=checkpoint,
+    )
+    running = threading.Thread(
+        target=lambda: pipeline.run(settings=stage.settings, spark=stage.spark)
+    )
+    running.start()
+
+    def stop() -> None:
+        request_stop(table, stage.settings)
+        running.join(60)
+
+    return stop

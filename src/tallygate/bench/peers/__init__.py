@@ -1,0 +1,1 @@
+"""Programs of the alternatives, each written as its own documentation recommends."""

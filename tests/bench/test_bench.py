@@ -1,0 +1,173 @@
+"""What is measured comes from the sink itself; what is miscounted does not count."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from tallygate import Producer, Stack
+from tallygate.bench import limits, ours, programs
+from tallygate.bench import spark as plain
+from tallygate.bench.bench import CONTENDERS, SIZES, Figure, Findings, bench
+from tallygate.bench.course import Course
+from tallygate.bench.meter import Meter
+from tallygate.bench.report import BEGIN, END, write_json, write_page
+from tallygate.bench.stage import MiscountedError, Stage, Work
+from tallygate.bench.targets import TARGETS
+from tallygate.errors import ConfigError
+from tallygate.settings import Settings
+
+ROWS = 3000
+_numbers = itertools.count(1)
+
+
+def test_the_clock_runs_from_a_fifth_of_the_rows_on() -> None:
+    course = Course(((10.0, 150), (20.0, 50), (21.0, 400), (24.0, 400)))
+    assert (course.begin, course.measured, course.rate) == (20.0, 800, 200.0)
+
+
+def test_rows_that_all_come_at_once_have_no_rate() -> None:
+    assert Course(((10.0, 1000),)).rate == 0.0
+
+
+def test_batches_of_one_size_but_for_the_last() -> None:
+    course = Course.of_batches([1.0, 2.0, 3.0], size=400, rows=1000)
+    assert course.commits == ((1.0, 400), (2.0, 400), (3.0, 200))
+
+
+def test_what_was_spent_between_two_moments() -> None:
+    with Meter() as meter:
+        total = 0
+        while len(meter._samples) < 5:
+            total += 1
+        begin, end = meter._samples[0][0], meter._samples[-1][0]
+    assert 0 < meter.between(begin, end) <= 1.5 * (end - begin) * 64
+
+
+def test_targets_are_of_contenders_that_take_part() -> None:
+    entered = {each.name for part in CONTENDERS.values() for each in part}
+    rates = [each for each in TARGETS if "rows/s" in each.measure and "Spark" in each.measure]
+    assert rates
+    for each in rates:
+        assert {each.ours, each.peer} <= entered, each.measure
+
+
+def test_a_part_that_is_not_there_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="no part 'postgre'.*postgres"):
+        bench(SIZES["small"], ["postgre"])
+
+
+@pytest.fixture
+def findings() -> Findings:
+    figures = (("tallygate", 300.0), ("spark jdbc tuned", 200.0), ("spark jdbc", 100.0))
+    return Findings(
+        {
+            name: Figure(name, "rows/s", (rate - 1, rate, rate + 2), "exactly-once", "s", (4.0,))
+            for name, rate in figures
+        },
+        {"flink sql": "it cannot\nbe installed"},
+    )
+
+
+def test_what_is_written_for_programs(findings: Findings, tmp_path: Path) -> None:
+    write_json(findings, tmp_path / "results")
+    first, second = json.loads((tmp_path / "results" / "latest.json").read_text())
+    assert first == {
+        "measure": "PostgreSQL append, rows/s against Spark JDBC tuned",
+        "ours": 300.0,
+        "peer": 200.0,
+        "ratio": 1.5,
+        "target": 1.6,
+        "met": False,
+    }
+    assert second["met"]
+
+
+def test_what_is_written_for_people(findings: Findings, tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"# Ours\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    for _ in range(2):  # again: what was written before is replaced
+        write_page(findings, SIZES["small"], page)
+    text = page.read_text()
+    assert "old" not in text
+    assert text.count("| tallygate |") == 1
+    assert text.startswith("# Ours\n\nbefore\n") and text.endswith("\n\nafter\n")
+    assert "| 300.00 | 200.00 | 1.50 | ≥ 1.6 | **missed** |" in text
+    assert "flink sql does not count: it cannot be installed" in text
+    assert "<svg" in (tmp_path / "benchmarks" / "postgres.svg").read_text()
+
+
+@pytest.fixture
+def stage(small_stack: Stack, spark: SparkSession) -> Iterator[Stage]:
+    settings = Settings.load({"stack": small_stack.name})
+    work = Work(ROWS, topic=f"bench-{next(_numbers)}")
+    made = Stage(small_stack, spark, settings, work)
+    made.fill()
+    yield made
+    made.topics.delete([work.topic])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        ours.append,
+        ours.pass_on,
+        ours.windows,
+        ours.into_files,
+        plain.tuned,
+        plain.own_sink,
+        plain.merged,
+        plain.files,
+        programs.copy_loop,
+        programs.transactional_loop,
+        limits.raw_copy,
+    ],
+)
+def test_contenders_move_every_row(stage: Stage, run: Callable[[Stage], Course]) -> None:
+    assert run(stage).rows == ROWS
+
+
+def test_a_row_that_is_missing_or_there_twice_does_not_count(stage: Stage) -> None:
+    with (
+        stage.table("wrong", "id bigint") as table,
+        psycopg.connect(stage.stack.dsn, autocommit=True) as connection,
+    ):
+        connection.execute(f"INSERT INTO {table} SELECT generate_series(1, {ROWS})".encode())
+        stage.course_of_table(table)
+        connection.execute(f"UPDATE {table} SET id = 2 WHERE id = 1".encode())
+        with pytest.raises(MiscountedError):
+            stage.course_of_table(table)
+        connection.execute(f"DELETE FROM {table} WHERE id = 2".encode())
+        with pytest.raises(MiscountedError):
+            stage.course_of_table(table)
+
+
+def test_a_record_that_is_there_twice_does_not_count(stage: Stage) -> None:
+    topic = stage.target("twice")
+    with Producer(stage.connection) as producer:
+        for number in [*range(ROWS - 1), 0]:
+            producer.send(topic, f'{{"id":{number},"account":1}}')
+    with pytest.raises(MiscountedError, match=f"{ROWS} records and {ROWS - 1} ids"):
+        stage.course_of_topic(topic)
+
+
+def test_counts_that_do_not_add_up_do_not_count(stage: Stage) -> None:
+    with (
+        stage.table("sums", "payments bigint") as table,
+        psycopg.connect(stage.stack.dsn, autocommit=True) as connection,
+    ):
+        connection.execute(f"INSERT INTO {table} VALUES ({ROWS - 1})".encode())
+        with pytest.raises(MiscountedError):
+            stage.check_windows(table)
+
+
+def test_growth_is_measured_on_topics_of_their_own(stage: Stage) -> None:
+    more = stage.filled(topic=f"{stage.work.topic}-more", partitions=8)
+    assert more.work == replace(stage.work, topic=f"{stage.work.topic}-more", partitions=8)
+    assert ours.append(more).rows == ROWS
+    more.topics.delete([more.work.topic])
