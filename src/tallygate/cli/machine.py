@@ -6,9 +6,10 @@ import typer
 
 from tallygate.cli.options import Output, Set, resolve_settings, with_settings
 from tallygate.cli.output import Format, progress_display, show, show_table, stop_well
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
+    from tallygate.progress import Progress
     from tallygate.settings import Settings
 
 __all__ = ["register"]
@@ -69,9 +70,10 @@ def fetch(
     ] = None,
     sets: Set = None,
 ) -> None:
-    """Fetch the jars that are not in the cache yet."""
+    """Fetch the jars that are not in the cache yet, and keep their classes for faster starts."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from tallygate.spark.classes import PROGRAMS
     from tallygate.spark.jars import SETS, jar_paths
 
     settings = resolve_settings(sets=sets)
@@ -83,8 +85,21 @@ def fetch(
             for name in SETS
         }
         counts = {name: len(future.result()) for name, future in fetched.items()}
+        classes = [_kept(name, settings, progress) for name in PROGRAMS]
     for name, count in counts.items():
         print(f"{name}: {count} jars in {SETS[name].folder(settings)}")
+    for said in classes:
+        print(f"classes: {said}")
+
+
+def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
+    """Where the classes are, or why they are not: then starts are slower, and all else is well."""
+    from tallygate.spark.classes import keep_classes
+
+    try:
+        return str(keep_classes(name, settings, progress))
+    except MachineError as error:
+        return str(error)
 
 
 @jars.command("list")

@@ -13,6 +13,7 @@ from tallygate.kafka.properties import java_properties
 from tallygate.ports import LOOPBACK, check_free
 from tallygate.process import Process, ProcessState, died, tail
 from tallygate.settings import Settings
+from tallygate.spark.classes import sharing
 from tallygate.spark.jars import jar_paths
 
 __all__ = ["Node", "NodeSpec"]
@@ -136,4 +137,6 @@ class Node:
     def _java(self) -> list[str]:
         """Java is looked for when a JVM is to start, not when one is to be stopped."""
         classpath = ":".join(str(path) for path in jar_paths("kafka", self.settings))
-        return [find_java(self.settings).executable, *JVM_OPTIONS, "-cp", classpath]
+        java = find_java(self.settings)
+        shared = sharing("kafka", java, self.settings)
+        return [java.executable, *JVM_OPTIONS, *shared, "-cp", classpath]

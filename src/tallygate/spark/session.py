@@ -7,7 +7,7 @@ that a terminal shows only what its user asked for, and nothing is lost when it 
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,12 +23,14 @@ from tallygate.ports import LOOPBACK
 from tallygate.process import tail
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, is_secret
+from tallygate.spark.classes import sharing
 from tallygate.spark.jars import jar_paths
 
 __all__ = ["check_delta", "session"]
 
 CONNECTOR_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 STATE_TASKS = "spark.databricks.delta.snapshotPartitions"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -87,6 +89,7 @@ def session(
         **given,
         **(_with_delta(given) if delta else {}),
     }
+    conf |= _java_options([*sharing("spark", java, settings), given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
     failpoints.mark_driver()
     if SparkContext._gateway is None:
@@ -96,6 +99,11 @@ def session(
     if "spark.sql.shuffle.partitions" not in given:
         spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
     return spark
+
+
+def _java_options(options: Sequence[str]) -> dict[str, str]:
+    written = " ".join(filter(None, options))
+    return {JAVA_OPTIONS: written} if written else {}
 
 
 def _with_delta(given: Mapping[str, str]) -> dict[str, str]:
