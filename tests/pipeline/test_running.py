@@ -1,6 +1,7 @@
 """Running pipelines as users do: files, commands, signals, jobs that exist."""
 
 import contextlib
+import gc
 import json
 import os
 import pty
@@ -373,6 +374,32 @@ def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: object) -> None:
     batches = read(Reading([target], exit_at_end=True), stack.cluster.connection)
     found = sorted(json.loads(m.value() or b"")["id"] for batch in batches for m in batch)
     assert found == list(range(240))
+
+
+@pytest.mark.parametrize("sink", ["table", "topic"])
+def test_a_run_leaves_nothing_open_to_kafka(flow: Flow, sink: str) -> None:
+    """Spark's JVM keeps what it was given to call; what a run has open must not live as long."""
+    flow.send(10)
+    target = {}
+    if sink == "topic":
+        flow.topics.create(f"{flow.name}-out", partitions=3)
+        target = {"sink": KafkaSink(f"{flow.name}-out")}
+    flow.run(**target)
+    before = _clients()
+    for _ in range(3):
+        flow.send(10)
+        flow.run(**target)
+    gc.collect()
+    wait_until(lambda: _clients() <= before, 15, lambda: f"{_clients()} clients, {before} before")
+
+
+def _clients() -> int:
+    """The clients of librdkafka that live in this process, by their main threads."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text())
+    return names.count("rdk:main\n")
 
 
 def test_a_table_of_the_store_can_be_read_while_it_is_written(flow: Flow) -> None:

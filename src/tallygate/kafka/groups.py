@@ -28,6 +28,9 @@ class Mirror:
         with contextlib.suppress(KafkaException):
             self._consumer.commit(offsets=offsets, asynchronous=True)
 
+    def close(self) -> None:
+        self._consumer.close()
+
 
 def topic_ids(topics: Sequence[str], connection: Connection) -> dict[str, str]:
     """The ids that Kafka gave the topics when they were made; those that are gone are left out."""

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import InputError, UnreachableError
 from tallygate.failpoints import reach
+from tallygate.kafka.groups import Mirror
 from tallygate.ledger.ranges import Place, count, is_topic
 from tallygate.pipeline.lateness import WATERMARK
 from tallygate.sinks.sink import Batch, Retry, Sink, Written
@@ -55,7 +56,7 @@ class Engine:
     checkpoint: Checkpoint
     limits: DeadLetters
     topic_ids: Callable[[list[str]], Mapping[str, str]]
-    mirror: Callable[[Mapping[Place, int]], None] | None
+    mirror: Mirror | None
     told: Callable[[Progress], None] = lambda _: None
     spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What Spark last said of the query."""
@@ -72,8 +73,17 @@ class Engine:
     _counted: int = -1
     _known_topics: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.called = Called(self)
+
+    def end(self) -> None:
+        """The query is over: nothing is left open to Kafka."""
+        self.called.let_go()
+        if self.mirror is not None:
+            self.mirror.close()
+
     def process(self, frame: DataFrame, batch_id: int) -> None:
-        """What Spark calls for each batch."""
+        """Bring one batch into the sink."""
         with self._busy:
             try:
                 if self._stopping:
@@ -174,3 +184,21 @@ class Engine:
                 f"{new} of {records} records of a batch are dead letters, more than the share of "
                 f"{share:g}; {kept}. Raise dead_letters.share to go on."
             )
+
+
+class Called:
+    """What Spark calls for each batch.
+
+    The JVM keeps it for as long as it pleases, long after the query. So when the run is over it
+    lets go of the engine, and with that of everything that the run had open."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Engine | None = engine
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if self._engine is None:
+            raise StopRequested
+        self._engine.process(frame, batch_id)
+
+    def let_go(self) -> None:
+        self._engine = None

@@ -146,7 +146,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         told=job.told,
         letters=job.store.letters(),
     )
-    writer = plan.frame.writeStream.foreachBatch(engine.process)
+    writer = plan.frame.writeStream.foreachBatch(engine.called)
     writer = writer.option("checkpointLocation", job.checkpoint)
     writer = writer.outputMode(OUTPUT_MODES[job.mode])
     if job.trigger:

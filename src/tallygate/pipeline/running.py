@@ -87,6 +87,7 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
     outcome = "failed" if failure else _outcome(bool(asked) or heart.stop_requested, heart.stale)
     with contextlib.suppress(UnreachableError):
         job.store.end(outcome if failure is None else f"failed: {failure}")
+    engine.end()
     if failure is not None:
         raise (
             failure
@@ -177,6 +178,7 @@ class Heart:
         with contextlib.suppress(Exception):
             self._query.stop()
             self._store.end("done" if failure is None else f"failed: {failure}")
+        self._engine.end()
 
     def progress(self) -> dict[str, Any]:
         last = self._engine.last
