@@ -1,5 +1,8 @@
 """Fixtures live one file a concern; a test that uses a server is marked `live` by its fixtures."""
 
+import os
+import sys
+
 import pytest
 
 pytest_plugins = [
@@ -23,3 +26,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if LIVE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.live)
+
+
+_verdict = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_verdict] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave at once, with the verdict.
+
+    By now this one process has used librdkafka, DuckDB, Arrow, two copies of libpq and a JVM, and
+    tests have left clients of all of them in states that no program has. What happens when the
+    interpreter then takes them down in an order of its own is no finding about ours: how our
+    programs end is tested with programs, whose exit codes count."""
+    if _verdict in config.stash:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash[_verdict])
