@@ -5,7 +5,7 @@ is compared is medians. A contender whose rows do not come out as they went in d
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
@@ -118,12 +118,15 @@ class Figure:
     values: tuple[float, ...]
     promise: str = ""
     settings: str = ""
-    cpu: tuple[float, ...] = ()
-    """Seconds of all cores for a million rows."""
+    cpu: tuple[Mapping[str, float], ...] = ()
+    """Seconds of all cores for a million rows, by kind of process."""
 
     @property
     def median(self) -> float:
         return statistics.median(self.values)
+
+    def spent(self, kind: str) -> float:
+        return statistics.median(each[kind] for each in self.cpu)
 
 
 @dataclass
@@ -175,33 +178,35 @@ def _rounds(
     findings: Findings,
     progress: Progress,
 ) -> None:
-    rates: dict[str, list[float]] = {each.name: [] for each in entered}
-    spent: dict[str, list[float]] = {each.name: [] for each in entered}
+    turns: dict[str, list[_Turn]] = {each.name: [] for each in entered}
     for number in range(rounds):
         for each in entered:
             if each.name not in findings.failed:
-                _tried(each.name, findings, _turn, stage, each, rates, spent)
-            said = findings.failed.get(each.name) or f"{rates[each.name][-1]:,.0f} rows/s"
+                _tried(each.name, findings, _take_turn, stage, each, turns[each.name])
+            said = findings.failed.get(each.name) or f"{turns[each.name][-1].rate:,.0f} rows/s"
             progress(f"round {number + 1}: {each.name}: {said}")
     for each in entered:
         if each.name not in findings.failed:
-            values, cpu = tuple(rates[each.name]), tuple(spent[each.name])
-            figure = Figure(each.name, "rows/s", values, each.promise, each.settings, cpu)
+            rates = tuple(turn.rate for turn in turns[each.name])
+            cpu = tuple(turn.cpu for turn in turns[each.name])
+            figure = Figure(each.name, "rows/s", rates, each.promise, each.settings, cpu)
             findings.figures[each.name] = figure
 
 
-def _turn(
-    stage: Stage,
-    each: Contender,
-    rates: dict[str, list[float]],
-    spent: dict[str, list[float]],
-) -> None:
+@dataclass(frozen=True)
+class _Turn:
+    rate: float
+    cpu: Mapping[str, float]
+
+
+def _take_turn(stage: Stage, contender: Contender, turns: list[_Turn]) -> None:
     with Meter() as meter:
-        course = each.run(stage)
+        course = contender.run(stage)
     if not course.rate:
-        raise TallygateError(f"{each.name}: all rows came at once, which cannot be measured.")
-    rates[each.name].append(course.rate)
-    spent[each.name].append(meter.between(course.begin, course.end) / course.measured * 1e6)
+        raise TallygateError("all rows came at once, which cannot be measured.")
+    spent = meter.between(course.begin, course.end)
+    millions = course.measured / 1e6
+    turns.append(_Turn(course.rate, {kind: value / millions for kind, value in spent.items()}))
 
 
 def _tried(

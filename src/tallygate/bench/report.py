@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tallygate.bench.bench import CONTENDERS, Figure, Findings, Size
+from tallygate.bench.meter import KINDS
 from tallygate.bench.plots import bars
 from tallygate.bench.programs import FLINK, QUIX
 from tallygate.bench.targets import TARGETS
@@ -56,7 +57,9 @@ def write_json(findings: Findings, folder: Path) -> None:
                 "unit": each.unit,
                 "median": round(each.median, 3),
                 "values": [round(value, 3) for value in each.values],
-                "cpu seconds for a million rows": [round(value, 2) for value in each.cpu],
+                "cpu seconds for a million rows": {
+                    kind: round(each.spent(kind), 2) for kind in KINDS if each.cpu
+                },
             }
             for each in findings.figures.values()
         ],
@@ -109,15 +112,16 @@ def _compared(findings: Findings) -> list[str]:
 
 def _figures(figures: Sequence[Figure]) -> list[str]:
     lines = [
-        "| | promise | rows/s | spread | CPU s for a million rows | settings |",
-        "|---|---|--:|--:|--:|---|",
+        f"| | promise | rows/s | spread | CPU s / million | {' | '.join(KINDS)} | settings |",
+        f"|---|---|--:|--:|--:|{'--:|' * len(KINDS)}---|",
     ]
     for each in sorted(figures, key=lambda figure: -figure.median):
         spread = f"{min(each.values):,.0f} to {max(each.values):,.0f}"
-        cpu = sorted(each.cpu)[len(each.cpu) // 2]
+        spent = [each.spent(kind) for kind in KINDS]
+        parts = " | ".join(f"{seconds:.1f}" for seconds in spent)
         lines.append(
-            f"| {each.name} | {each.promise} | {each.median:,.0f} | {spread} | {cpu:.1f} | "
-            f"{each.settings} |"
+            f"| {each.name} | {each.promise} | {each.median:,.0f} | {spread} | {sum(spent):.1f} | "
+            f"{parts} | {each.settings} |"
         )
     return lines
 
