@@ -197,39 +197,42 @@ def test_two_consumers_of_one_partition_do_not_overlap(
     assert Counter(_rows(small_stack, "zombie")) == Counter(range(100))
 
 
-def test_sixty_seconds_without_postgres_cost_no_rebalance_and_no_record(
-    small_stack: Stack, fill: Fill, start_consumer: StartConsumer
+@pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.long)])
+def test_a_time_without_postgres_costs_no_rebalance_and_no_record(
+    seconds: int, small_stack: Stack, fill: Fill, start_consumer: StartConsumer
 ) -> None:
+    """Longer than the group waits for a member that does not poll."""
     topic = fill(2000)
-    _table(small_stack, "outage")
+    outage = f"outage_{seconds}"
+    _table(small_stack, outage)
     consumer = start_consumer(
         f"""
         stop = threading.Event()
         def handler(record, database):
-            database.execute("INSERT INTO outage VALUES (%s)", (int(record.text),))
+            database.execute("INSERT INTO {outage} VALUES (%s)", (int(record.text),))
             time.sleep(0.002)
         def watch():
-            time.sleep(85)
+            time.sleep({seconds + 30})
             stop.set()
         threading.Thread(target=watch, daemon=True).start()
-        summary = consume("{topic}", handler, group="outage", delivery="exactly-once", dsn=dsn,
+        summary = consume("{topic}", handler, group="{outage}", delivery="exactly-once", dsn=dsn,
             connection=connection, batch_size=100, stop=stop,
             properties={{"max_poll_interval_ms": 10000, "session_timeout_ms": 6000}})
         print(summary.rebalances, summary.outages > 0, flush=True)
         """
     )
-    wait_until(lambda: len(_rows(small_stack, "outage")) > 100, 30, "never began")
+    wait_until(lambda: len(_rows(small_stack, outage)) > 100, 30, "never began")
     small_stack.postgres.stop()
     members = set()
-    for _ in range(12):
+    for _ in range(seconds // 5):
         time.sleep(5)
-        members.add(tuple(_members(small_stack.cluster.connection, "outage")))
+        members.add(tuple(_members(small_stack.cluster.connection, outage)))
     small_stack.postgres.start()
-    wait_until(lambda: len(_rows(small_stack, "outage")) == 2000, 60, "did not go on")
+    wait_until(lambda: len(_rows(small_stack, outage)) == 2000, 60, "did not go on")
     said, _ = consumer.communicate(timeout=60)
     assert said == "1 True\n", "one assignment, at the start"
     assert len(members) == 1
-    assert Counter(_rows(small_stack, "outage")) == Counter(range(2000))
+    assert Counter(_rows(small_stack, outage)) == Counter(range(2000))
 
 
 def _members(connection: Connection, group: str) -> list[str]:
