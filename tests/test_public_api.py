@@ -117,11 +117,11 @@ LAYERS = (
     ("drills.faults.mix",),
     ("drills.catalogue", "drills.running"),
     ("bench.course", "bench.meter", "bench.targets"),
-    ("bench.stage",),
+    ("bench.findings", "bench.stage"),
     ("bench.contender", "bench.programs", "bench.spark"),
     ("bench.growth", "bench.latency", "bench.limits", "bench.ours", "bench.recovery"),
+    ("bench.contenders", "bench.plots"),
     ("bench.bench",),
-    ("bench.plots",),
     ("bench.report",),
     (
         "bench.peers.copy_loop",

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from tallygate import Producer, Stack
 from tallygate.bench import limits, ours, programs
 from tallygate.bench import spark as plain
-from tallygate.bench.bench import CONTENDERS, SIZES, Figure, Findings, bench
+from tallygate.bench.bench import SIZES, bench
+from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.course import Course
+from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import Meter
 from tallygate.bench.report import BEGIN, END, write_json, write_page
 from tallygate.bench.stage import MiscountedError, Stage, Work

@@ -6,88 +6,21 @@ is compared is medians. A contender whose rows do not come out as they went in d
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ParamSpec
 
-from tallygate.bench import growth, latency, limits, ours, programs, recovery, spark
+from tallygate.bench import growth, latency, recovery
 from tallygate.bench.contender import Contender
+from tallygate.bench.contenders import CONTENDERS
+from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import Meter
 from tallygate.bench.stage import Stage, Work
-from tallygate.bench.targets import TARGETS, Comparison
 from tallygate.errors import ConfigError, TallygateError
 from tallygate.progress import Progress, silent
 
-__all__ = ["CONTENDERS", "SIZES", "Figure", "Findings", "Size", "bench"]
+__all__ = ["SIZES", "Size", "bench"]
 
 P = ParamSpec("P")
-INTO_POSTGRES = (
-    Contender("tallygate", "exactly-once", ours.append, "no transform; commits by partition"),
-    Contender("tallygate, SQL", "exactly-once", ours.with_sql, "a selection in SQL"),
-    Contender("tallygate, shuffled", "exactly-once", ours.staged, "a shuffle; commits by staging"),
-    Contender("spark jdbc", "at-least-once", spark.as_it_comes, "foreachBatch, nothing set"),
-    Contender(
-        "spark jdbc tuned",
-        "at-least-once",
-        spark.tuned,
-        "reWriteBatchedInserts=true, batchsize=10000",
-    ),
-    Contender(
-        "spark jdbc tuned, SQL", "at-least-once", spark.with_sql, "the same, with the selection"
-    ),
-    Contender(
-        "flink sql",
-        "at-least-once",
-        programs.flink,
-        "JDBC with reWriteBatchedInserts=true, 10,000 rows a flush, object reuse, checkpoints "
-        "every 5 s, parallelism 2",
-    ),
-    Contender("quix streams", "at-least-once", programs.quix, "its PostgreSQL sink, 2 processes"),
-    Contender(
-        "copy loop",
-        "exactly-once",
-        programs.copy_loop,
-        "confluent-kafka, orjson, COPY and offsets in one transaction, 2 processes",
-    ),
-    Contender("spark noop", "nothing", spark.nothing, "from_json, and nothing is written"),
-    Contender("raw copy", "nothing", limits.raw_copy, "COPY of rows that are there, 1 connection"),
-)
-INTO_KAFKA = (
-    Contender("tallygate to topic", "exactly-once", ours.pass_on, "keys and values as they are"),
-    Contender("spark to topic", "at-least-once", spark.own_sink, "nothing set"),
-    Contender(
-        "flink sql to topic",
-        "exactly-once",
-        programs.flink_kafka,
-        "raw format, lz4, checkpoints every 5 s, parallelism 2",
-    ),
-    Contender(
-        "quix streams to topic",
-        "exactly-once",
-        programs.quix_kafka,
-        "bytes, lz4, exactly-once, 2 processes",
-    ),
-    Contender(
-        "transactional loop",
-        "exactly-once",
-        programs.transactional_loop,
-        "confluent-kafka, 50,000 records a transaction, 2 processes",
-    ),
-    Contender("raw consumption", "nothing", limits.raw_consumption, "a bare consumer, 1 process"),
-)
-WINDOWED = (
-    Contender("tallygate windows", "exactly-once", ours.windows, "upsert by window and account"),
-    Contender("merge", "at-least-once", spark.merged, "a staging table by tuned JDBC, then MERGE"),
-)
-FILES = (
-    Contender("tallygate to files", "exactly-once", ours.into_files, "Parquet"),
-    Contender("spark to files", "exactly-once", spark.files, "Parquet, for Spark's readers only"),
-)
-CONTENDERS = {
-    "postgres": INTO_POSTGRES,
-    "kafka": INTO_KAFKA,
-    "windows": WINDOWED,
-    "files": FILES,
-}
 OTHERS = ("latency", "recovery", "growth")
 
 
@@ -107,44 +40,6 @@ SIZES = {
     "standard": Size(2_000_000, 3, 30, 3, 0),
     "large": Size(2_000_000, 3, 30, 3, 50_000_000),
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """What one contender gave, round by round."""
-
-    name: str
-    unit: str
-    values: tuple[float, ...]
-    promise: str = ""
-    settings: str = ""
-    cpu: tuple[Mapping[str, float], ...] = ()
-    """Seconds of all cores for a million rows, by kind of process."""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    def spent(self, kind: str) -> float:
-        return statistics.median(each[kind] for each in self.cpu)
-
-
-@dataclass
-class Findings:
-    figures: dict[str, Figure] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    """Those that do not count, and why."""
-
-    @property
-    def comparisons(self) -> list[Comparison]:
-        return [
-            target.compared(self.figures[target.ours].median, self.figures[target.peer].median)
-            for target in TARGETS
-            if target.ours in self.figures and target.peer in self.figures
-        ]
-
-    def note(self, name: str, unit: str, *values: float) -> None:
-        self.figures[name] = Figure(name, unit, values)
 
 
 def bench(size: Size, parts: Sequence[str] = (), progress: Progress = silent) -> Findings:

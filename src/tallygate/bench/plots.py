@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from tallygate.bench.bench import Figure
+from tallygate.bench.findings import Figure
 
 __all__ = ["bars"]
 

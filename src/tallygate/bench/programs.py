@@ -114,7 +114,6 @@ def flink_kafka(stage: Stage) -> Course:
         "topic": topic,
         "properties.bootstrap.servers": stage.connection.bootstrap_servers,
         "properties.transaction.timeout.ms": "600000",
-        "properties.compression.type": "lz4",
         "value.format": "raw",
         "sink.delivery-guarantee": "exactly-once",
         "sink.transactional-id-prefix": topic,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from tallygate.bench.bench import CONTENDERS, Figure, Findings, Size
+from tallygate.bench.bench import Size
+from tallygate.bench.contenders import CONTENDERS
+from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import KINDS
 from tallygate.bench.plots import bars
 from tallygate.bench.programs import FLINK, QUIX

@@ -24,7 +24,6 @@ def main(server: str, topic: str, group: str, folder: str, sink: Any) -> None:
         loglevel="WARNING",
         auto_create_topics=False,
         consumer_extra_config={"isolation.level": "read_committed"},
-        producer_extra_config={"compression.type": "lz4"},
     )
     form = "bytes" if into_topic else "json"
     rows = application.dataframe(application.topic(topic, value_deserializer=form))

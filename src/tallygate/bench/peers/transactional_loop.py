@@ -22,7 +22,6 @@ def main(server: str, topic: str, partitions: list[int], to: str) -> None:
         {
             "bootstrap.servers": server,
             "transactional.id": f"{to}-{partitions[0]}",
-            "compression.type": "lz4",
             "linger.ms": 20,
             "queue.buffering.max.messages": 2 * MANY,
         }
