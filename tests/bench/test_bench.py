@@ -60,6 +60,17 @@ def test_targets_are_of_contenders_that_take_part() -> None:
         assert {each.ours, each.peer} <= entered, each.measure
 
 
+def test_who_shares_the_session_is_warmed_up() -> None:
+    cold = {each.name for part in CONTENDERS.values() for each in part if not each.on_spark}
+    peers = {"flink sql", "quix streams", "copy loop", "raw copy"}
+    assert cold == peers | {
+        "flink sql to topic",
+        "quix streams to topic",
+        "transactional loop",
+        "raw consumption",
+    }
+
+
 def test_a_part_that_is_not_there_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no part 'postgre'.*postgres"):
         bench(SIZES["small"], ["postgre"])

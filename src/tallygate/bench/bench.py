@@ -73,6 +73,7 @@ def _rounds(
     findings: Findings,
     progress: Progress,
 ) -> None:
+    _warm_up(stage, entered, findings, progress)
     turns: dict[str, list[_Turn]] = {each.name: [] for each in entered}
     for number in range(rounds):
         for each in entered:
@@ -86,6 +87,22 @@ def _rounds(
             cpu = tuple(turn.cpu for turn in turns[each.name])
             figure = Figure(each.name, "rows/s", rates, each.promise, each.settings, cpu)
             findings.figures[each.name] = figure
+
+
+def _warm_up(
+    stage: Stage, entered: Sequence[Contender], findings: Findings, progress: Progress
+) -> None:
+    """Those that share the Spark session go once over fewer rows: else whoever comes first would
+    pay for its compiler, and the others not."""
+    fewer = stage.filled(topic="warm-up", rows=stage.work.rows // 5)
+    for each in entered:
+        if each.on_spark:
+            progress(f"warm-up: {each.name}")
+            _tried(each.name, findings, _run, fewer, each)
+
+
+def _run(stage: Stage, contender: Contender) -> None:
+    contender.run(stage)
 
 
 @dataclass(frozen=True)
