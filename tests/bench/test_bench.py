@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate import Producer, Stack
-from tallygate.bench import limits, ours, programs
+from tallygate.bench import growth, limits, ours, programs
 from tallygate.bench import spark as plain
-from tallygate.bench.bench import SIZES, bench
+from tallygate.bench.bench import SIZES, _tried, bench
 from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.course import Course
 from tallygate.bench.findings import Figure, Findings
@@ -185,3 +185,19 @@ def test_growth_is_measured_on_topics_of_their_own(stage: Stage) -> None:
     assert more.work == replace(stage.work, topic=f"{stage.work.topic}-more", partitions=8)
     assert ours.append(more).rows == ROWS
     more.topics.delete([more.work.topic])
+
+
+def test_a_ledger_with_a_long_history(stage: Stage) -> None:
+    ours.append(stage)
+    growth.by_history(stage)
+    with psycopg.connect(stage.stack.dsn) as connection:
+        most = connection.execute(
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM tallygate.batches GROUP BY pipeline) c"
+        ).fetchone()
+    assert most is not None and most[0] >= growth.HISTORY
+
+
+def test_what_fails_does_not_take_the_rest_with_it() -> None:
+    found = Findings()
+    _tried("a part", found, lambda: 1 // 0)
+    assert found.failed == {"a part": "ZeroDivisionError: integer division or modulo by zero"}

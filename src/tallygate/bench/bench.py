@@ -122,13 +122,13 @@ def _take_turn(stage: Stage, contender: Contender, turns: list[_Turn]) -> None:
 
 
 def _tried(
-    name: str, findings: Findings, what: Callable[P, None], *given: P.args, **named: P.kwargs
+    name: str, findings: Findings, what: Callable[P, object], *given: P.args, **named: P.kwargs
 ) -> None:
-    """What fails does not stop the others, and is said in the end."""
+    """What fails, for whatever reason, does not stop the others, and is said in the end."""
     try:
         what(*given, **named)
-    except TallygateError as error:
-        findings.failed[name] = str(error)
+    except Exception as error:
+        findings.failed[name] = f"{type(error).__name__}: {error}"
 
 
 def _latency(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:

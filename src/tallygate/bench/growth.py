@@ -34,10 +34,10 @@ def by_history(stage: Stage) -> float:
         one = connection.execute("SELECT pipeline FROM tallygate.batches LIMIT 1").fetchone()
         assert one is not None, "no pipeline has run yet"
         connection.execute(
-            "INSERT INTO tallygate.batches (pipeline, number, epoch, batch_id, way, ranges, rows, "
-            "committed_at) SELECT pipeline, number + n, epoch, batch_id + n, way, ranges, rows, "
-            "committed_at FROM (SELECT * FROM tallygate.batches WHERE pipeline = %s "
-            "ORDER BY number DESC LIMIT 1) b, generate_series(1, %s) n",
+            "INSERT INTO tallygate.batches (pipeline, epoch, batch_id, way, ranges, rows, seconds) "
+            "SELECT pipeline, epoch, batch_id + n, way, ranges, rows, seconds FROM "
+            "(SELECT * FROM tallygate.batches WHERE pipeline = %s ORDER BY number DESC LIMIT 1) b, "
+            "generate_series(1, %s) n",
             (one[0], HISTORY),
         )
     return ours.append(stage).rate

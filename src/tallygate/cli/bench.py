@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,10 @@ def bench(
             "large: up to 50 million."
         ),
     ] = Sizes.small,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often each takes its turn.", show_default="3, or 1"),
+    ] = None,
     results: Annotated[
         Path | None, typer.Option(help="A folder for latest.json and figures.json.")
     ] = None,
@@ -54,6 +59,8 @@ def bench(
     from tallygate.bench.report import write_json, write_page
 
     chosen = SIZES[size.value]
+    if rounds is not None:
+        chosen = replace(chosen, rounds=rounds)
     stop_well()
     findings = measure(chosen, parts or (), lambda said: print(said, file=sys.stderr, flush=True))
     if results is not None:
