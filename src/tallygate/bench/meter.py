@@ -51,13 +51,15 @@ class Meter:
 
 
 def _spent() -> Counter[str]:
-    """What each kind has spent so far; what ended since is in the account of its parent."""
+    """What each kind has spent so far. PostgreSQL has a process for each connection: what those
+    that ended have spent is in their parent's account."""
     found: Counter[str] = Counter()
     for process in psutil.process_iter(["name", "cmdline", "cpu_times"]):
         kind, times = _kind(process), process.info["cpu_times"]
         if kind is not None and times is not None:
             found[kind] += times.user + times.system
-            found[kind] += times.children_user + times.children_system
+            if kind == "PostgreSQL":
+                found[kind] += times.children_user + times.children_system
     return found
 
 

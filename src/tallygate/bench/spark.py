@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import accumulate
+from datetime import datetime
 
 import psycopg
 from pyspark.sql import DataFrame
@@ -82,8 +82,11 @@ def files(stage: Stage) -> Course:
             .start()
         )
         query.awaitTermination()
-        seconds = (each["durationMs"]["triggerExecution"] / 1000 for each in query.recentProgress)
-        ends = [time.time() + passed for passed in accumulate(seconds)]
+        ends = [
+            datetime.fromisoformat(each["timestamp"]).timestamp()
+            + each["durationMs"]["triggerExecution"] / 1000
+            for each in query.recentProgress
+        ]
         stage.check_files(f"{folder}/rows")
     return Course.of_batches(ends, stage.work.size, stage.work.rows)
 
