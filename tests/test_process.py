@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from tallygate.process import RECORD, Process, ProcessState, died, tail
 from tallygate.waiting import wait_until
 
@@ -51,6 +54,28 @@ def test_kill_ends_the_whole_family(tmp_path: Path) -> None:
     wait_until(
         lambda: not any(m.is_running() and m.status() != "zombie" for m in family), 5, "alive"
     )
+
+
+def test_one_that_dies_while_it_is_looked_at_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a zombie it would keep its pid, and PostgreSQL take its own lock file for another's."""
+    process = Process(tmp_path)
+    process.start(["sleep", "60"])
+    pid = process.pid
+    assert pid is not None
+    asked = psutil.Process.status
+
+    def dies_after_the_answer(self: psutil.Process) -> str:
+        said = asked(self)
+        if said != psutil.STATUS_ZOMBIE:
+            os.kill(self.pid, signal.SIGKILL)
+            wait_until(lambda: asked(self) == psutil.STATUS_ZOMBIE, 5, "it lives")
+        return said
+
+    monkeypatch.setattr(psutil.Process, "status", dies_after_the_answer)
+    process.wait_gone(5)
+    assert not psutil.pid_exists(pid)
 
 
 def test_somebody_elses_pid_is_not_taken_for_ours(tmp_path: Path) -> None:

