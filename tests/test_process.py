@@ -67,7 +67,7 @@ def test_one_that_dies_while_it_is_looked_at_is_waited_for(
     asked = psutil.Process.status
 
     def dies_after_the_answer(self: psutil.Process) -> str:
-        said = asked(self)
+        said: str = asked(self)
         if said != psutil.STATUS_ZOMBIE:
             os.kill(self.pid, signal.SIGKILL)
             wait_until(lambda: asked(self) == psutil.STATUS_ZOMBIE, 5, "it lives")
