@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from typing import Any
 
-import psutil
+from memory import used
 from ratios import conclude, ratio
 
 from tallygate import Kafka, Pipeline, Postgres
@@ -36,9 +36,9 @@ def main() -> None:
 
 def measure(stage: Stage) -> list[dict[str, Any]]:
     audited(stage.filled(topic="quarter", rows=stage.work.rows // 4))
-    before = memory(stage)
+    before = used(stage)
     load, rate = audited(stage)
-    after = memory(stage)
+    after = used(stage)
     said = f"audit of {stage.work.rows:,} rows in PostgreSQL, rows/s against the load"
     return [
         ratio(said, rate, load, TARGET),
@@ -69,16 +69,6 @@ def audited(stage: Stage) -> tuple[float, float]:
     rate = rows / report.seconds
     print(f"{topic}: loaded {load:,.0f} rows/s, audited {rate:,.0f} rows/s", flush=True)
     return load, rate
-
-
-def memory(stage: Stage) -> dict[str, float]:
-    jvm: Any = stage.spark.sparkContext._jvm
-    jvm.System.gc()
-    runtime = jvm.java.lang.Runtime.getRuntime()
-    return {
-        "heap": (runtime.totalMemory() - runtime.freeMemory()) / 2**20,
-        "python": psutil.Process().memory_info().rss / 2**20,
-    }
 
 
 if __name__ == "__main__":

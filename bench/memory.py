@@ -8,16 +8,14 @@ Python process are noted. The first 200 batches are warm-up: classes, compiled c
 """
 
 import argparse
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import psutil
 from ratios import conclude, ratio
 
-from tallygate import Kafka, Pipeline, Postgres, Producer, Settings, Stack, Topics
-from tallygate import session as spark_session
+from tallygate import Kafka, Postgres
+from tallygate.bench import ours
+from tallygate.bench.stage import SCHEMA, Stage, Work
 
 WARM_UP, EVERY, MOST_GROWTH = 200, 100, 1.1
 
@@ -27,11 +25,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1100)
     parser.add_argument("--records", type=int, default=100)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
-        Path(folder).chmod(0o755)
-        settings = Settings.load({"state.dir": folder})
-        with Stack(brokers=1, purge=True, settings=settings) as stack:
-            samples = run(stack, settings, given.batches, given.records)
+    work = Work(given.batches * given.records, partitions=2, batches=given.batches)
+    with Stage.opened(work) as stage:
+        samples = run(stage)
     settled = [each for each in samples if each["batch"] >= WARM_UP]
     first, last = settled[0], settled[-1]
     conclude(
@@ -50,33 +46,29 @@ def main() -> None:
     )
 
 
-def run(stack: Stack, settings: Settings, batches: int, records: int) -> list[dict[str, Any]]:
-    Topics(stack.cluster.connection, settings).create("events", partitions=2, replication=1)
-    with Producer(stack.cluster.connection) as producer:
-        for number in range(batches * records):
-            producer.send("events", json.dumps({"id": number}), partition=number % 2)
-    spark = spark_session("memory", settings=settings)
+def run(stage: Stage) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
 
     def look(progress: Any) -> None:
-        if progress.batch % EVERY:
-            return
-        jvm: Any = spark.sparkContext._jvm
-        jvm.System.gc()
-        runtime = jvm.java.lang.Runtime.getRuntime()
-        heap = (runtime.totalMemory() - runtime.freeMemory()) / 2**20
-        python = psutil.Process().memory_info().rss / 2**20
-        samples.append({"batch": progress.batch, "heap": round(heap), "python": round(python)})
-        print(f"batch {progress.batch}: {python:.0f} MiB Python, {heap:.0f} MiB heap", flush=True)
+        if progress.batch % EVERY == 0:
+            found = {name: round(size) for name, size in used(stage).items()}
+            samples.append({"batch": progress.batch, **found})
+            print(samples[-1], flush=True)
 
-    Pipeline(
-        name="memory",
-        source=Kafka("events", schema="id long", max_records=records),
-        sink=Postgres("memory"),
-        checkpoint=f"{settings.state_dir}/checkpoint",
-    ).run(until="available", settings=settings, spark=spark, told=look)
-    spark.stop()
+    source = Kafka(stage.work.topic, schema=SCHEMA)
+    ours.run(stage, "memory", source, Postgres("memory"), told=look)
     return samples
+
+
+def used(stage: Stage) -> dict[str, float]:
+    """Mebibytes of the Python process, and of the JVM's heap after its garbage was collected."""
+    jvm: Any = stage.spark.sparkContext._jvm
+    jvm.System.gc()
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    return {
+        "heap": (runtime.totalMemory() - runtime.freeMemory()) / 2**20,
+        "python": psutil.Process().memory_info().rss / 2**20,
+    }
 
 
 if __name__ == "__main__":

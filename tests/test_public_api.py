@@ -119,10 +119,12 @@ LAYERS = (
     ("bench.course", "bench.meter", "bench.targets"),
     ("bench.findings", "bench.stage"),
     ("bench.contender", "bench.programs", "bench.spark"),
-    ("bench.growth", "bench.latency", "bench.limits", "bench.ours", "bench.recovery"),
+    ("bench.flink", "bench.limits", "bench.loops", "bench.ours", "bench.quix"),
+    ("bench.growth", "bench.latency", "bench.recovery"),
     ("bench.contenders", "bench.plots"),
     ("bench.bench",),
     ("bench.report",),
+    ("bench.peers.reading",),
     (
         "bench.peers.copy_loop",
         "bench.peers.flink_job",

@@ -169,6 +169,11 @@ class Settings:
             if name.startswith(start)
         }
 
+    def as_environment(self, names: Iterable[str]) -> dict[str, str]:
+        """Some settings as variables, for a program that is to have them too."""
+        given = {SETTINGS[name].variable: self.get(name) for name in names}
+        return {variable: text for variable, text in given.items() if text}
+
     @property
     def names_cluster(self) -> bool:
         """Whether a cluster is configured that is to be used in place of the local stack.

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate import Producer, Stack
-from tallygate.bench import growth, limits, ours, programs
+from tallygate.bench import growth, limits, loops, ours
 from tallygate.bench import spark as plain
 from tallygate.bench.bench import SIZES, _tried, bench
 from tallygate.bench.contenders import CONTENDERS
@@ -137,8 +137,8 @@ def stage(small_stack: Stack, spark: SparkSession) -> Iterator[Stage]:
         plain.own_sink,
         plain.merged,
         plain.files,
-        programs.copy_loop,
-        programs.transactional_loop,
+        loops.copy_loop,
+        loops.transactional_loop,
         limits.raw_copy,
     ],
 )

@@ -19,8 +19,5 @@ class Contender:
     run: Callable[[Stage], Course]
     settings: str
     """What was set, beside what it brings."""
-
-    @property
-    def on_spark(self) -> bool:
-        """Whether it runs in the stage's own Spark session."""
-        return self.run.__module__.endswith((".ours", ".spark"))
+    on_spark: bool = True
+    """Whether it runs in the stage's own Spark session."""

@@ -1,6 +1,6 @@
 """Who takes part, in what, and with which settings."""
 
-from tallygate.bench import limits, ours, programs, spark
+from tallygate.bench import flink, limits, loops, ours, quix, spark
 from tallygate.bench.contender import Contender
 
 __all__ = ["CONTENDERS"]
@@ -22,19 +22,33 @@ INTO_POSTGRES = (
     Contender(
         "flink sql",
         "at-least-once",
-        programs.flink,
+        flink.into_table,
         "JDBC with reWriteBatchedInserts=true, 10,000 rows a flush, object reuse, checkpoints "
         "every 5 s, parallelism 2",
+        on_spark=False,
     ),
-    Contender("quix streams", "at-least-once", programs.quix, "its PostgreSQL sink, 2 processes"),
+    Contender(
+        "quix streams",
+        "at-least-once",
+        quix.into_table,
+        "its PostgreSQL sink, 2 processes",
+        on_spark=False,
+    ),
     Contender(
         "copy loop",
         "exactly-once",
-        programs.copy_loop,
+        loops.copy_loop,
         "confluent-kafka, orjson, COPY and offsets in one transaction, 2 processes",
+        on_spark=False,
     ),
     Contender("spark noop", "nothing", spark.nothing, "from_json, and nothing is written"),
-    Contender("raw copy", "nothing", limits.raw_copy, "COPY of rows that are there, 1 connection"),
+    Contender(
+        "raw copy",
+        "nothing",
+        limits.raw_copy,
+        "COPY of rows that are there, 1 connection",
+        on_spark=False,
+    ),
 )
 INTO_KAFKA = (
     Contender("tallygate to topic", "exactly-once", ours.pass_on, "keys and values as they are"),
@@ -42,22 +56,31 @@ INTO_KAFKA = (
     Contender(
         "flink sql to topic",
         "exactly-once",
-        programs.flink_kafka,
+        flink.into_topic,
         "raw format, checkpoints every 5 s, parallelism 2",
+        on_spark=False,
     ),
     Contender(
         "quix streams to topic",
         "exactly-once",
-        programs.quix_kafka,
+        quix.into_topic,
         "bytes, exactly-once, 2 processes",
+        on_spark=False,
     ),
     Contender(
         "transactional loop",
         "exactly-once",
-        programs.transactional_loop,
+        loops.transactional_loop,
         "confluent-kafka, 50,000 records a transaction, 2 processes",
+        on_spark=False,
     ),
-    Contender("raw consumption", "nothing", limits.raw_consumption, "a bare consumer, 1 process"),
+    Contender(
+        "raw consumption",
+        "nothing",
+        limits.raw_consumption,
+        "a bare consumer, 1 process",
+        on_spark=False,
+    ),
 )
 WINDOWED = (
     Contender("tallygate windows", "exactly-once", ours.windows, "upsert by window and account"),

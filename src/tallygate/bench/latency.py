@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import psycopg
 from pyspark.sql import DataFrame
 
-from tallygate.bench.stage import Stage
+from tallygate.bench.spark import raw
+from tallygate.bench.stage import COMMITTED_AT, Stage
 from tallygate.drills.plain import tuned_jdbc
 from tallygate.kafka.producer import Producer
 from tallygate.pipeline.pipeline import Pipeline
@@ -47,7 +48,7 @@ def latency(stage: Stage, start: Start, rate: int, seconds: int) -> Latency:
             stop()
         with psycopg.connect(stage.stack.dsn) as connection:
             rows = connection.execute(
-                "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float - sent "
+                f"SELECT {COMMITTED_AT} - sent "
                 f"FROM public.{table} WHERE sent > (SELECT min(sent) + {seconds / 3} "
                 f"FROM public.{table}) ORDER BY 1".encode()
             ).fetchall()
@@ -69,11 +70,7 @@ def plain(stage: Stage, topic: str, table: str, checkpoint: str) -> Stop:
     """`foreachBatch` with tuned JDBC."""
     url, properties = tuned_jdbc(stage.stack.dsn)
     frame = (
-        stage.spark.readStream.format("kafka")
-        .options(**stage.connection.spark())
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .load()
+        raw(stage, topic)
         .selectExpr(
             f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event",
             "topic AS _topic",

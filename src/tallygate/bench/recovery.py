@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from tallygate.bench.stage import Stage
+from tallygate.bench.stage import COMMITTED_AT, Stage
 from tallygate.drills.ground import environment
 from tallygate.drills.jobs import Job
 from tallygate.drills.plain import PlainJob
@@ -90,8 +90,8 @@ def _next_commit(stage: Stage, table: str, since: float) -> float:
     def first() -> float:
         with psycopg.connect(stage.stack.dsn) as connection:
             row = connection.execute(
-                "SELECT min(at) FROM (SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))"
-                f"::float AS at FROM public.{table}) x WHERE at > %s".encode(),
+                f"SELECT min(at) FROM (SELECT {COMMITTED_AT} AS at FROM public.{table}) t "
+                "WHERE at > %s".encode(),
                 (since,),
             ).fetchone()
         return float(row[0]) if row and row[0] is not None else 0.0

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from tallygate.bench import flink, quix
 from tallygate.bench.bench import Size
 from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import KINDS
 from tallygate.bench.plots import bars
-from tallygate.bench.programs import FLINK, QUIX
 from tallygate.bench.targets import TARGETS
 from tallygate.spark.jars import KAFKA_VERSION
 
@@ -40,7 +40,7 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "kafka": KAFKA_VERSION,
         **{name: importlib.metadata.version(name) for name in packages},
-        "peers": f"{FLINK}, {QUIX}",
+        "peers": f"{flink.PACKAGE}, {quix.PACKAGE}",
     }
 
 

@@ -13,7 +13,17 @@ from tallygate.bench.stage import SCHEMA, Stage
 from tallygate.drills.plain import tuned_jdbc
 from tallygate.postgres.connecting import jdbc
 
-__all__ = ["WINDOWS", "as_it_comes", "files", "merged", "nothing", "own_sink", "tuned", "with_sql"]
+__all__ = [
+    "WINDOWS",
+    "as_it_comes",
+    "files",
+    "merged",
+    "nothing",
+    "own_sink",
+    "raw",
+    "tuned",
+    "with_sql",
+]
 
 WINDOWS = """
     SELECT window.start AS start, account, count(*) AS payments, sum(amount) AS total
@@ -99,16 +109,17 @@ def own_sink(stage: Stage) -> Course:
     def write(batch: DataFrame, _: int) -> None:
         batch.write.format("kafka").options(**options).save()
 
-    _query(stage, _raw(stage).select("key", "value"), write)
+    _query(stage, raw(stage).select("key", "value"), write)
     return stage.course_of_topic(topic)
 
 
-def _raw(stage: Stage) -> DataFrame:
+def raw(stage: Stage, topic: str | None = None) -> DataFrame:
+    """Records as Kafka has them."""
     return (
         stage.spark.readStream.format("kafka")
         .options(**stage.connection.spark())
         .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", stage.work.topic)
+        .option("subscribe", topic or stage.work.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", stage.work.size)
         .load()
@@ -117,7 +128,7 @@ def _raw(stage: Stage) -> DataFrame:
 
 def _decoded(stage: Stage) -> DataFrame:
     text = f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event"
-    return _raw(stage).selectExpr(text).select("event.*")
+    return raw(stage).selectExpr(text).select("event.*")
 
 
 def _jdbc(stage: Stage, frame: DataFrame, url: str, properties: dict[str, str]) -> Course:

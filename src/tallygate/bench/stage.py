@@ -25,10 +25,14 @@ from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["SCHEMA", "MiscountedError", "Stage", "Work"]
+__all__ = ["COMMITTED_AT", "SCHEMA", "MiscountedError", "Stage", "Work"]
 
 SCHEMA = "id long, account long, amount double, at string, note string"
 """A line of about 100 bytes of JSON."""
+
+
+COMMITTED_AT = "extract(epoch FROM pg_xact_commit_timestamp(xmin))::float"
+"""When a row became visible, in seconds since 1970, as PostgreSQL is asked for it."""
 
 
 class MiscountedError(TallygateError):
@@ -131,7 +135,7 @@ class Stage:
             if found != (self.work.rows, self.work.rows):
                 raise MiscountedError(f"{table}: {found} rows and ids of {self.work.rows}.")
             commits = connection.execute(
-                "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float, n FROM "
+                f"SELECT {COMMITTED_AT}, n FROM "
                 f"(SELECT xmin, count(*) AS n FROM public.{name} GROUP BY 1) t ORDER BY 1".encode()
             ).fetchall()
         return Course(tuple((at, count) for at, count in commits))

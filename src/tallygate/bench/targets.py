@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["TARGETS", "Comparison", "Target"]
+__all__ = ["TARGETS", "Comparison", "Target", "compare"]
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,7 @@ class Target:
     at_most: bool = False
 
     def compared(self, ours: float, peer: float) -> "Comparison":
-        found = ours / peer
-        met = found <= self.limit if self.at_most else found >= self.limit
-        return Comparison(
-            self.measure, round(ours, 3), round(peer, 3), round(found, 2), self.limit, met
-        )
+        return compare(self.measure, ours, peer, self.limit, at_most=self.at_most)
 
 
 @dataclass(frozen=True)
@@ -33,6 +29,14 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def compare(
+    measure: str, ours: float, peer: float, target: float, *, at_most: bool = False
+) -> Comparison:
+    found = ours / peer
+    met = found <= target if at_most else found >= target
+    return Comparison(measure, round(ours, 3), round(peer, 3), round(found, 3), target, met)
 
 
 APPEND, WITH_SQL, TOPIC = "tallygate", "tallygate, SQL", "tallygate to topic"

@@ -8,7 +8,7 @@ from the environment nor from a file that happens to lie in the current folder.
 import os
 from pathlib import Path
 
-from tallygate.settings import ENVIRONMENT_PREFIX, SETTINGS, Settings
+from tallygate.settings import ENVIRONMENT_PREFIX, Settings
 
 __all__ = ["environment", "machine_only"]
 
@@ -30,8 +30,4 @@ def environment(settings: Settings) -> dict[str, str]:
     """For programs of their own: the same settings, and no others."""
     given = {k: v for k, v in os.environ.items() if not k.startswith(ENVIRONMENT_PREFIX)}
     given[f"{ENVIRONMENT_PREFIX}CONFIG"] = os.devnull
-    for name in MACHINE:
-        text = settings.get(name)
-        if text:
-            given[SETTINGS[name].variable] = text
-    return given
+    return given | settings.as_environment(MACHINE)

@@ -22,16 +22,18 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.errors import LostRangeError, TopicError
+from tallygate.errors import LostRangeError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.records.record import Headers, Record
 from tallygate.settings import nearest
+from tallygate.waiting import wait_until
 
 __all__ = ["From", "Reading", "list_offsets", "read", "to_record"]
 
 BATCH = 10_000
 ANSWER_TIMEOUT = 10.0
+NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 Ends = dict[tuple[str, int], int]
 
@@ -201,17 +203,31 @@ def list_offsets(
     connection: Connection,
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
-    """One end of each partition, or where a time begins."""
+    """One end of each partition, or where a time begins. A leader that has only just become one
+    may not answer as such yet, though everybody names it: it is asked again."""
     if not partitions:
         return {}
     admin = clients.admin(connection)
-    with clients.explained(connection, "asking for offsets"):
+    asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+
+    def ends() -> Ends:
         # Without a connection that is up already, librdkafka often waits half a second for one.
         admin.list_topics(partitions[0][0], timeout=ANSWER_TIMEOUT)
-    asked = {TopicPartition(topic, number): spec for topic, number in partitions}
-    futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_TIMEOUT)
-    answers = clients.answer(futures, connection, "asking for offsets")
-    return {(where.topic, where.partition): result.offset for where, result in answers.items()}
+        futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_TIMEOUT)
+        try:
+            return {(at.topic, at.partition): each.result().offset for at, each in futures.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_YET:
+                raise
+            return {}
+
+    with clients.explained(connection, "asking for offsets"):
+        return wait_until(
+            ends,
+            ANSWER_TIMEOUT,
+            "asking for offsets: the partitions have no leader that answers; see `topic describe`.",
+            error=UnreachableError,
+        )
 
 
 def _starts(

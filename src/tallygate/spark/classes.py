@@ -16,12 +16,13 @@ from pathlib import Path
 from tallygate.errors import MachineError
 from tallygate.java import Java, find_java
 from tallygate.progress import Progress, silent
-from tallygate.settings import SETTINGS, Settings
+from tallygate.settings import Settings
 from tallygate.spark.jars import SETS, pyspark_jars
 
 __all__ = ["PROGRAMS", "keep_classes", "sharing"]
 
 LONGEST = 180.0
+TOLD = ("state.dir", "cache.dir", "java.home", "ivy.settings")
 PROGRAMS = {"spark": "tallygate.spark.warming", "kafka": "tallygate.kafka.warming"}
 """What is run to the end, so that its classes can be written down."""
 
@@ -45,10 +46,10 @@ def keep_classes(name: str, settings: Settings, progress: Progress = silent) -> 
         Path(folder).chmod(0o755)  # PostgreSQL may run as another user
         partial = Path(folder) / archive.name
         command = [sys.executable, "-m", PROGRAMS[name], str(partial)]
-        given = _environment(settings.with_flags({"state.dir": folder}))
+        told = settings.with_flags({"state.dir": folder}).as_environment(TOLD)
         try:
             ran = subprocess.run(
-                command, env=given, capture_output=True, text=True, timeout=LONGEST
+                command, env={**os.environ, **told}, capture_output=True, text=True, timeout=LONGEST
             )
             done = ran.returncode == 0 and partial.exists()
             said = (ran.stderr.strip().splitlines() or ["no archive was written"])[-1]
@@ -58,13 +59,6 @@ def keep_classes(name: str, settings: Settings, progress: Progress = silent) -> 
             raise MachineError(f"the classes of {name} could not be kept: {said}.")
         partial.rename(archive)
     return archive
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    """What a program of its own needs to know of the settings."""
-    names = ("state.dir", "cache.dir", "java.home", "ivy.settings")
-    given = {SETTINGS[name].variable: settings.get(name) or "" for name in names}
-    return {**os.environ, **{name: text for name, text in given.items() if text}}
 
 
 def _archive(name: str, java: Java, settings: Settings) -> Path:

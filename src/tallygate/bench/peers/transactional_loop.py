@@ -3,21 +3,15 @@
 import json
 import sys
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
-MANY = 50_000
+from tallygate.bench.peers.reading import MANY, blocks, ends, open_consumer
+
+__all__ = ["main"]
 
 
 def main(server: str, topic: str, partitions: list[int], to: str) -> None:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": server,
-            "group.id": to,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
+    consumer = open_consumer(server, to, topic, partitions)
     producer = Producer(
         {
             "bootstrap.servers": server,
@@ -27,23 +21,12 @@ def main(server: str, topic: str, partitions: list[int], to: str) -> None:
         }
     )
     producer.init_transactions()
-    consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-    left = set(partitions)
-    while left:
-        messages = consumer.consume(MANY, 0.2)
-        ends: dict[int, int] = {}
+    for block in blocks(consumer, partitions):
         producer.begin_transaction()
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
-                    raise SystemExit(str(error))
-                left.discard(message.partition() or 0)
-                continue
+        for message in block:
             producer.produce(to, key=message.key(), value=message.value())
-            ends[message.partition() or 0] = (message.offset() or 0) + 1
         producer.poll(0)
-        offsets = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+        offsets = [TopicPartition(topic, partition, end) for partition, end in ends(block).items()]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
         producer.commit_transaction()
     consumer.close()
