@@ -14,7 +14,7 @@ ROOT = SOURCE.parent.parent
 
 # Lower parts never import higher ones. Parts on one line may import each other.
 LAYERS = (
-    ("errors", "waiting", "paths", "units", "progress", "exchange", "quoting"),
+    ("errors", "waiting", "paths", "units", "progress", "exchange", "quoting", "pool"),
     ("process", "ports", "settings", "failpoints"),
     ("records.record", "records.files", "records.avro", "records.shape"),
     (
@@ -38,6 +38,7 @@ LAYERS = (
     ("kafka.cluster", "kafka.groups", "kafka.topics", "kafka.producer", "postgres.server"),
     ("kafka.warming",),
     (
+        "kafka.fetching",
         "kafka.loader",
         "kafka.reader",
         "postgres.reading",
@@ -45,18 +46,21 @@ LAYERS = (
         "consumer.retry",
         "consumer.dedup",
     ),
-    ("consumer.deliveries",),
+    ("consumer.delivery",),
+    ("consumer.deliveries", "consumer.into_kafka", "consumer.into_postgres"),
     ("consumer.run", "consumer.dead_letters"),
     ("spark.session", "spark.plan", "spark.checkpoint", "spark.standalone", "stack"),
     ("spark.refusals", "spark.warming"),
     ("ledger.postgres", "ledger.group"),
     ("sinks.sink", "sinks.local_run"),
     ("sinks.store", "sinks.tasks"),
-    ("sinks.plain",),
+    ("sinks.plain", "sinks.rows"),
     ("sinks.postgres.table", "sinks.postgres.writer"),
     ("sinks.postgres.staging",),
     ("sinks.postgres.sink",),
     ("sinks.postgres.store",),
+    ("sinks.kafka.sending",),
+    ("sinks.kafka.letters", "sinks.kafka.limits"),
     ("sinks.kafka.writer",),
     ("sinks.kafka.sink",),
     ("sinks.kafka.store",),

@@ -42,8 +42,9 @@ def run(
 
 def _story(events: int) -> Drill:
     def play(scene: Scene) -> tuple[Control, ...]:
-        pipeline = scene.pipeline(scene.spec(source={"max_records": max(2000, events // 10)}))
-        plain = scene.plain(die_after=3)
+        share = max(2000, events // 10)
+        pipeline = scene.pipeline(scene.spec(source={"max_records": share}))
+        plain = scene.plain(dies=True, options={"maxOffsetsPerTrigger": str(share)})
         scene.start(pipeline, plain, first=events)
         scene.wait_committed(1000)
         with scene.fault("the leader of a partition is killed", "the broker is back"):

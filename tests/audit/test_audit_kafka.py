@@ -8,16 +8,16 @@ from pyspark.sql import SparkSession
 
 from fixtures.audits import abort, audited, audited_meanwhile, counts
 from fixtures.flows import Flow
+from fixtures.retention import FOREVER, retire
 from tallygate import KafkaSink, Producer
 from tallygate.audit.readings import disordered, two_readings
 from tallygate.audit.verdict import Verdict
 from tallygate.kafka import clients
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.kafka.reader import records_in
 from tallygate.ledger.group import Names, committed, open_producer
 from tallygate.records.record import Record
 
 LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
-FOREVER = {"retention.ms": "-1"}
 
 
 class Topic:
@@ -30,8 +30,7 @@ class Topic:
 
     def records(self) -> list[Record]:
         """All of them, the first one of the first partition first."""
-        batches = read(Reading([self.name], exit_at_end=True), self.connection)
-        found = [to_record(message) for batch in batches for message in batch]
+        found = records_in(self.name, self.connection)
         return sorted(found, key=lambda record: (record.partition, record.offset))
 
     def add(self, record: Record, value: bytes | None = None, headers: Any = None) -> None:
@@ -45,11 +44,8 @@ class Topic:
         producer.commit_transaction()
 
     def remove_first(self) -> None:
-        admin = clients.admin(self.connection)
         first = self.records()[0]
-        place = TopicPartition(self.name, first.partition, first.offset + 1)
-        for future in admin.delete_records([place]).values():
-            future.result()
+        retire(self.connection, self.name, first.partition, first.offset + 1)
 
     def move_ledger(self, by: int) -> None:
         group = Names(self.flow.name).group

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +24,10 @@ from tallygate.bench.meter import Meter
 from tallygate.bench.report import BEGIN, END, write_json, write_page
 from tallygate.bench.stage import MiscountedError, Stage, Work
 from tallygate.bench.targets import TARGETS
+from tallygate.cli.bench import Sizes
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
+from tallygate.waiting import wait_until
 
 ROWS = 3000
 SPENT = {"broker": 1.0, "JVM": 2.0, "Python": 0.5, "PostgreSQL": 0.5}
@@ -32,6 +37,13 @@ _numbers = itertools.count(1)
 def test_the_clock_runs_from_a_fifth_of_the_rows_on() -> None:
     course = Course(((10.0, 150), (20.0, 50), (21.0, 400), (24.0, 400)))
     assert (course.begin, course.measured, course.rate) == (20.0, 800, 200.0)
+
+
+def test_the_clock_begins_with_the_end_of_a_batch() -> None:
+    """Within one, what comes next would seem to have taken no time."""
+    rest = [(10.0 * batch + task, 100) for batch in range(1, 5) for task in (0, 1)]
+    course = Course(((0.0, 100), (1.0, 99), *rest))
+    assert (course.begin, course.measured, course.rate) == (1.0, 800, 20.0)
 
 
 def test_rows_that_all_come_at_once_have_no_rate() -> None:
@@ -44,12 +56,25 @@ def test_batches_of_one_size_but_for_the_last() -> None:
 
 
 def test_what_was_spent_between_two_moments() -> None:
-    with Meter() as meter:
+    with Meter() as meter, Meter(newcomers=True) as newcomers:
         total = 0
-        while len(meter._samples) < 5:
+        while not (meter._memory and newcomers._memory):
             total += 1
-        begin, end = meter._samples[0][0], meter._samples[-1][0]
+        begin, end = meter._samples[0][0], time.time()
     assert meter.between(begin, end)["Python"] > 0
+    assert meter.peak(begin, end) > 10
+    assert newcomers.peak(begin, end) < meter.peak(begin, end)
+
+
+def test_what_has_ended_has_still_been_spent() -> None:
+    busy = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
+    with Meter() as meter:
+        begin = meter._samples[0][0]
+        subprocess.run([sys.executable, "-c", busy], check=True)
+        seen = len(meter._samples)
+        wait_until(lambda: len(meter._samples) > seen + 1, 10, "nothing is sampled")
+        end = time.time()
+    assert meter.between(begin, end)["Python"] > 0.5
 
 
 def test_targets_are_of_contenders_that_take_part() -> None:
@@ -71,6 +96,10 @@ def test_who_shares_the_session_is_warmed_up() -> None:
     }
 
 
+def test_every_size_can_be_asked_for() -> None:
+    assert {each.value for each in Sizes} == set(SIZES)
+
+
 def test_a_part_that_is_not_there_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no part 'postgre'.*postgres"):
         bench(SIZES["small"], ["postgre"])
@@ -81,7 +110,9 @@ def findings() -> Findings:
     figures = (("tallygate", 300.0), ("spark jdbc tuned", 200.0), ("spark jdbc", 100.0))
     return Findings(
         {
-            name: Figure(name, "rows/s", (rate - 1, rate, rate + 2), "exactly-once", "s", (SPENT,))
+            name: Figure(
+                name, "rows/s", (rate - 1, rate, rate + 2), "exactly-once", "s", (SPENT,), (1,)
+            )
             for name, rate in figures
         },
         {"flink sql": "it cannot\nbe installed"},

@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from fixtures.consuming import StartConsumer
-from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
+from fixtures.retention import retire
+from tallygate import Connection, Output, Producer, Record, Retry, Stack, Topics, consume
 from tallygate.consumer.run import DeliveryName
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
 from tallygate.kafka import clients
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.kafka.reader import records_in
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
@@ -28,8 +29,7 @@ def connection(small_stack: Stack) -> Connection:
 
 
 def _values(connection: Connection, topic: str) -> list[int]:
-    batches = read(Reading([topic], exit_at_end=True), connection)
-    return [int(to_record(message).text) for batch in batches for message in batch]
+    return [int(record.text) for record in records_in(topic, connection)]
 
 
 def _table(stack: Stack, name: str) -> None:
@@ -335,8 +335,7 @@ def test_records_lost_to_retention_are_an_error_with_their_count(
     admin = clients.admin(connection)
     stand = ConsumerGroupTopicPartitions("late", [TopicPartition(topic, 0, 10)])
     admin.alter_consumer_group_offsets([stand])["late"].result()
-    for future in admin.delete_records([TopicPartition(topic, 0, 25)]).values():
-        future.result()
+    retire(connection, topic, 0, 25)
     with pytest.raises(LostRangeError, match=f"15 records of {topic}/0 that group 'late'"):
         consume(topic, print, group="late", connection=connection, until="available")
 
@@ -396,11 +395,16 @@ def test_latest_means_the_end_at_the_first_start_not_at_every_start(
 def test_an_output_that_kafka_cannot_take_is_its_records_fault(
     connection: Connection, fill: Fill
 ) -> None:
+    """Too large for the topic, for no topic, or for no partition; the records beside it are not to
+    blame."""
     topic, target = fill(20, partitions=1), fill(0, partitions=1)
 
     def swell(record: Record) -> Output:
-        size = 3_000_000 if record.offset == 5 else 0
-        return Output(target, record.value if not size else b"x" * size)
+        if record.offset == 5:
+            return Output(target, b"x" * 3_000_000)
+        if record.offset == 17:
+            return Output("no such topic", record.value)
+        return Output(target, record.value, partition=9 if record.offset == 12 else None)
 
     summary = consume(
         topic,
@@ -411,8 +415,28 @@ def test_an_output_that_kafka_cannot_take_is_its_records_fault(
         until="available",
         retry=Retry(tries=2, first=0.01),
     )
-    assert (summary.handled, summary.diverted) == (19, 1)
-    assert sorted(_values(connection, target)) == [n for n in range(20) if n != 5]
+    assert (summary.handled, summary.diverted) == (17, 3)
+    assert sorted(_values(connection, target)) == [n for n in range(20) if n not in (5, 12, 17)]
+
+
+def test_records_that_are_too_large_only_together_are_nobodys_fault(
+    connection: Connection, fill: Fill
+) -> None:
+    """Those of several records, or of one that makes several."""
+    topic, target = fill(20, partitions=1), fill(0, partitions=1)
+    Topics(connection).alter(target, configs={"max.message.bytes": "1000"})
+    padding = (("padding", b"x" * 400),)
+    summary = consume(
+        topic,
+        lambda record: [Output(target, record.value, headers=padding)] * 3,
+        group="together",
+        delivery="exactly-once",
+        connection=connection,
+        until="available",
+        retry=Retry(tries=1),
+    )
+    assert (summary.handled, summary.diverted) == (20, 0)
+    assert Counter(_values(connection, target)) == Counter(3 * list(range(20)))
 
 
 def test_a_constraint_checked_at_commit_costs_only_the_row_that_breaks_it(

@@ -77,6 +77,12 @@ def test_certificates_travel_as_text_to_java_and_as_files_to_librdkafka(tmp_path
     assert java["ssl.endpoint.identification.algorithm"] == ""
     assert not any(name.endswith(".location") for name in java)
     assert connection.librdkafka()["ssl.key.location"] == str(tmp_path / "me.key")
+    travelling = connection.travelling()
+    assert travelling.librdkafka()["ssl.key.pem"] == KEY
+    assert travelling.librdkafka()["ssl.ca.pem"] == CERTIFICATE
+    assert "location" not in str(travelling.librdkafka())
+    assert KEY not in repr(travelling)
+    assert "hush" not in repr(travelling)
 
 
 def test_native_properties_go_to_their_kind_alone_and_win() -> None:

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import OffsetSpec
 
 from fixtures.commands import Tallygate
+from fixtures.retention import retire
 from tallygate import Producer, Stack
 from tallygate.errors import ConfigError, InputError, LostRangeError, TopicError
 from tallygate.kafka import clients
+from tallygate.kafka.reader import list_offsets
 
 
 @pytest.fixture
@@ -148,13 +151,20 @@ def test_what_cannot_be_decoded_is_named(
 def test_records_that_are_gone_are_an_error_with_the_count(
     tallygate: Tallygate, stack: Stack, filled: str
 ) -> None:
-    from confluent_kafka import TopicPartition
-
-    admin = clients.admin(stack.cluster.connection)
-    for future in admin.delete_records([TopicPartition(filled, 0, 4)]).values():
-        future.result()
+    retire(stack.cluster.connection, filled, 0, 4)
     done = tallygate(
         *("consume", filled, "--exit", "--from", "1", "-b", stack.bootstrap_servers),
         code=LostRangeError.exit_code,
     )
     assert f"3 records of {filled}/0 from offset 1 are gone" in done.stderr
+
+
+def test_the_ends_of_a_topic_that_was_only_just_made(
+    stack: Stack, new_topic: Callable[..., str]
+) -> None:
+    """Every broker names the leaders by then, and not every leader knows yet that it is one."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    for _ in range(8):
+        topic = new_topic(partitions=60)
+        places = [(topic, number) for number in range(60)]
+        assert set(list_offsets(places, latest, stack.cluster.connection).values()) == {0}

@@ -23,6 +23,11 @@ def test_a_batch_that_leaves_a_gap_is_refused() -> None:
         remaining(BATCH, {("t", 0): 8, ("t", 1): 5, ("t", 2): 0}, divisible=True)
 
 
+def test_a_batch_that_goes_back_is_refused() -> None:
+    with pytest.raises(LedgerError, match="goes back from 50 to 20 in t/0"):
+        remaining([Range("t", 0, 50, 20)], {("t", 0): 50}, divisible=True)
+
+
 def test_a_batch_in_part_is_trimmed_if_rows_can_be_told_apart() -> None:
     positions = {("t", 0): 15, ("t", 1): 5, ("t", 2): 7}
     assert remaining(BATCH, positions, divisible=True) == (Range("t", 0, 15, 20),)

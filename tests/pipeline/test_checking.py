@@ -213,6 +213,13 @@ def test_the_place_in_the_file_is_said(
         Pipeline.load(file).look(spark, settings)
 
 
+def test_a_partition_that_several_tasks_share_is_not_for_a_topic() -> None:
+    source = Kafka("t", schema="id long", options={"minPartitions": "8"})
+    Pipeline(name="p", source=source, sink=Postgres("t"))
+    with pytest.raises(ConfigError, match="remove the option minPartitions of source"):
+        Pipeline(name="p", source=source, sink=KafkaSink("out"))
+
+
 def test_a_socket_gives_what_it_can() -> None:
     socket = {"name": "s", "source": {"port": 9999}}
     with pytest.raises(ConfigError, match="a socket, which cannot be read twice"):

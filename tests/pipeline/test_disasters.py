@@ -1,22 +1,34 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
-from tallygate import Kafka, Postgres
+from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
 from tallygate.drills.proxy import CommitFault, DatabaseProxy
-from tallygate.errors import ConfigError, FencedError, LedgerError, LostRangeError, TargetError
+from tallygate.errors import (
+    ConfigError,
+    FencedError,
+    InputError,
+    LedgerError,
+    LostRangeError,
+    TargetError,
+)
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import fetch
+from tallygate.ledger.ranges import Range
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
 from tallygate.pipeline.status import request_stop
-from tallygate.waiting import wait_until
+from tallygate.sinks.postgres.store import PostgresStore
+from tallygate.sinks.store import Shape
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 
@@ -116,16 +128,104 @@ def test_retention_overtook_the_reader(flow: Flow) -> None:
     assert lost == [(1, 30, 45)]
 
 
-def test_a_topic_that_was_made_anew(flow: Flow) -> None:
+def test_retention_overtakes_a_batch_that_is_planned(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the planned ranges finds that they are gone; the pipeline says what and how
+    to go on, as it does when it starts."""
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    _before_fetching(monkeypatch, lambda: flow.retire(1, 45))
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    flow.run(accept_loss=True)
+    assert flow.rows() == [*range(30), *range(45, 60)]
+
+
+def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may even have as many records as the old one: they are others."""
     flow.send(30)
     flow.run()
-    flow.topics.delete([flow.name])
-    wait_until(lambda: flow.name not in {t.name for t in flow.topics.all()}, 10, "still there")
-    flow.topics.create(flow.name, partitions=3)
     flow.send(30)
+
+    def anew() -> None:
+        _make_anew(flow)
+        flow.send(10)
+
+    _before_fetching(monkeypatch, anew)
     with pytest.raises(LostRangeError, match="was deleted and made anew"):
         flow.run()
     assert len(flow.rows()) == 30
+
+
+def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do something between the planning of a batch and its reading, once."""
+    left = [act]
+
+    def acted(
+        ranges: Iterable[Range], connection: Connection, *, headers: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if left:
+            left.pop()()
+        return fetch(ranges, connection, headers=headers)
+
+    monkeypatch.setattr("tallygate.sinks.rows.fetch", acted)
+
+
+def _make_anew(flow: Flow) -> None:
+    flow.topics.delete([flow.name])
+    flow.topics.create(flow.name, partitions=3)
+
+
+@pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
+def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
+    """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
+    the offsets of a topic that is deleted, but not those of its stand-in on another one."""
+    target = f"{flow.name}-out"
+    Topics(stack.cluster.connection, flow.settings).create(target)
+    away = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
+    sink = Postgres(flow.name) if to == "a table" else away
+    for _ in range(2):
+        flow.send(30)
+        flow.run(sink=sink)
+    _make_anew(flow)
+    flow.send(90)
+    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+        flow.run(sink=sink)
+
+
+def test_what_is_lost_while_a_run_starts_is_not_given_up(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check and the taking over there are seconds."""
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    begin = PostgresStore.begin
+
+    def slow(store: PostgresStore, shape: Shape, checkpoint: str) -> None:
+        begin(store, shape, checkpoint)
+        flow.retire(1, 45)
+
+    monkeypatch.setattr(PostgresStore, "begin", slow)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    assert flow.rows() == list(range(30))
+
+
+def test_dead_letters_of_the_past_do_not_count_for_a_batch(flow: Flow) -> None:
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    flow.send_text(["not JSON"] * 20)
+    flow.run(sink=KafkaSink(target))
+    flow.send(50)
+    flow.run(sink=KafkaSink(target), dead_letters={"share": 0.1})
+    flow.send_text(["not JSON"] * 20)
+    with pytest.raises(InputError, match="20 of 20 records of a batch are dead letters"):
+        flow.run(sink=KafkaSink(target), dead_letters={"share": 0.1})
 
 
 def test_partitions_added_between_two_runs(flow: Flow) -> None:

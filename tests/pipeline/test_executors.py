@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.killing import is_bad
 from tallygate import Stack, Topics
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.drills.workload import ids_in
 from tallygate.settings import Settings
 
 NUMBERS = range(900)
@@ -108,9 +108,7 @@ def test_lost_executors(
     )
     on_cluster("rows-begun@1/executor", {"lost_staged": {"sink": upsert, "transform": counts}})
     assert _ids(small_stack, "lost_partition") == Counter(GOOD)
-    batches = read(Reading(["lost-target"], exit_at_end=True), small_stack.cluster.connection)
-    values = [to_record(message).value or b"" for batch in batches for message in batch]
-    assert Counter(json.loads(value)["id"] for value in values) == Counter(GOOD)
+    assert Counter(ids_in("lost-target", small_stack.cluster.connection)) == Counter(GOOD)
     rows = _rows(small_stack, "SELECT account, payments FROM lost_staged")
     assert dict(rows) == Counter(f"a{number % 7}" for number in GOOD)
     twin = _ids(small_stack, "lost_weaker")

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.flows import Flow
-from tallygate import Kafka, Pipeline, Postgres
+from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Producer
 from tallygate.audit.audit import audit
 from tallygate.audit.verdict import Verdict
 from tallygate.errors import ConfigError
+from tallygate.kafka.reader import records_in
 from tallygate.pipeline.lateness import Lateness, lateness_of
 
 SCHEMA = "id long, at timestamp"
@@ -66,6 +67,31 @@ def test_what_is_too_late_is_a_dead_letter(flow: Flow, step: dict[str, Any]) -> 
     assert _held(flow, step) + len(causes) == RECORDS * ROUNDS
     assert all(cause.startswith("late: at is 2026-01-01") for cause in causes)
     assert all("the watermark was at 2026-01-01" in cause for cause in causes)
+
+
+def test_a_topic_keeps_the_late_and_the_unfit_of_one_block(flow: Flow) -> None:
+    """Letters are known by how far they go: those of a block must come together."""
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    pipeline = flow.pipeline(
+        source=Kafka(flow.name, schema=SCHEMA),
+        transform=[WATERMARK, DEDUP],
+        dead_letters={"late": True},
+        sink=KafkaSink(target),
+    )
+
+    def row(number: int, hours: int = 0) -> str:
+        return json.dumps({"id": number, "at": (BEGIN - timedelta(hours=hours)).isoformat()})
+
+    late = [row(number, hours=3) for number in range(10, 15)]
+    for values in ([row(0)], [row(1)], [*late[:3], "not JSON", *late[3:]]):
+        with Producer(flow.stack.cluster.connection) as producer:
+            for value in values:
+                producer.send(flow.name, value, partition=0)
+        pipeline.run(until="available", settings=flow.settings, spark=flow.spark)
+    letters = records_in(f"{flow.name}.dead-letters", flow.stack.cluster.connection)
+    kept = [record.value for record in letters]
+    assert sorted(filter(None, kept)) == sorted(each.encode() for each in [*late, "not JSON"])
 
 
 @pytest.mark.parametrize(("late", "verdict"), [(True, Verdict.VALID), (False, Verdict.UNKNOWN)])

@@ -20,9 +20,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Topics, write_stream
+from tallygate.drills.workload import ids_in
 from tallygate.errors import ConfigError, LedgerError, LostRangeError
 from tallygate.kafka import clients
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.kafka.reader import records_in
 from tallygate.sinks.local_run import LocalRun
 from tallygate.waiting import wait_until
 
@@ -310,8 +311,7 @@ def test_a_kafka_sink_on_the_same_cluster(flow: Flow, plan: str) -> None:
     for _ in range(2):
         flow.send(120)
         flow.run(sink=KafkaSink(target, key="account"), transform=transform)
-    batches = read(Reading([target], exit_at_end=True), flow.stack.cluster.connection)
-    records = [to_record(message) for batch in batches for message in batch]
+    records = records_in(target, flow.stack.cluster.connection)
     found = sorted(json.loads(record.value or b"")["id"] for record in records)
     assert found == list(range(0, 240, 2))
     assert {record.key for record in records} == {f"a{n}".encode() for n in range(5)}
@@ -326,8 +326,7 @@ def test_the_lag_of_a_table_is_not_the_ledger_of_a_topic(flow: Flow) -> None:
     target = f"{flow.name}.out"
     flow.topics.create(target, partitions=2)
     flow.run(sink=KafkaSink(target), checkpoint=str(flow.folder / "other"))
-    connection = flow.stack.cluster.connection
-    found = [m for batch in read(Reading([target], exit_at_end=True), connection) for m in batch]
+    found = records_in(target, flow.stack.cluster.connection)
     assert len(found) == 100, "from the beginning, not from where the table is"
 
 
@@ -354,8 +353,7 @@ def test_retention_overtook_a_kafka_pipeline(flow: Flow, transform: str | None) 
     with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\)"):
         flow.run(sink=KafkaSink(target), transform=transform)
     flow.run(sink=KafkaSink(target), transform=transform, accept_loss=True)
-    batches = read(Reading([target], exit_at_end=True), flow.stack.cluster.connection)
-    assert sum(len(batch) for batch in batches) == 45
+    assert len(records_in(target, flow.stack.cluster.connection)) == 45
 
 
 def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: object) -> None:
@@ -371,9 +369,7 @@ def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: object) -> None:
         flow.send(120)
         flow.run(sink=sink)
         shutil.rmtree(flow.checkpoint)
-    batches = read(Reading([target], exit_at_end=True), stack.cluster.connection)
-    found = sorted(json.loads(m.value() or b"")["id"] for batch in batches for m in batch)
-    assert found == list(range(240))
+    assert sorted(ids_in(target, stack.cluster.connection)) == list(range(240))
 
 
 @pytest.mark.parametrize("sink", ["table", "topic"])

@@ -17,8 +17,8 @@ from pyspark.sql import Row
 from fixtures.flows import Flow
 from fixtures.killing import Killed
 from tallygate import KafkaSink, Pipeline, Stack
+from tallygate.drills.workload import ids_in
 from tallygate.errors import ConfigError, LedgerError, QueryError
-from tallygate.kafka.reader import Reading, read, to_record
 from tallygate.pipeline.status import request_stop
 from tallygate.waiting import wait_until
 
@@ -134,8 +134,7 @@ def test_files_into_a_topic(flow: Flow) -> None:
     (last.parent / ".2.crc").unlink(missing_ok=True)
     _files(flow.folder / "in", 3, 1)
     flow.run(source=_source(flow.folder / "in"), sink=sink)
-    batches = read(Reading([f"{flow.name}-out"], exit_at_end=True), flow.stack.cluster.connection)
-    found = [json.loads(to_record(m).value or b"")["id"] for batch in batches for m in batch]
+    found = ids_in(f"{flow.name}-out", flow.stack.cluster.connection)
     assert sorted(found) == list(range(40))
 
 

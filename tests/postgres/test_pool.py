@@ -6,9 +6,11 @@ import textwrap
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tallygate import Stack
 from tallygate.postgres.arrow import pooled
+from tallygate.postgres.connecting import watchful
 
 
 @pytest.mark.parametrize("careful", [False, True])
@@ -50,3 +52,21 @@ def test_a_connection_that_failed_is_not_used_again(stack: Stack) -> None:
     with pooled(stack.dsn) as fresh:
         assert fresh not in used
         assert fresh.rows("SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_the_server_is_told_to_ask_after_its_client(stack: Stack, careful: bool) -> None:
+    """A client that is gone without a word must not keep its locks for hours. What a connection is
+    told first outlives every rollback."""
+    with pooled(stack.dsn, careful=careful) as connection:
+        connection.rollback()
+        assert connection.rows("SELECT current_setting('tcp_keepalives_idle')") == [("15",)]
+
+
+def test_a_dsn_may_say_itself_how_patient_it_is() -> None:
+    given = conninfo_to_dict(watchful("postgresql://me@db/events?keepalives_idle=600"))
+    assert (given["host"], given["keepalives_idle"], given["keepalives_count"]) == (
+        "db",
+        "600",
+        "3",
+    )

@@ -1,22 +1,28 @@
 """Two attempts of one task, as a retry or speculation makes them: one of them counts."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from tallygate import Stack, Topics
+from tallygate.errors import LostRangeError
 from tallygate.kafka import clients
-from tallygate.kafka.reader import Reading, read
+from tallygate.kafka.reader import list_offsets, records_in
 from tallygate.ledger.group import GroupClaim, Mark, Names
+from tallygate.ledger.letters import Letter
 from tallygate.ledger.postgres import Claim, PostgresLedger
 from tallygate.ledger.ranges import Range
 from tallygate.settings import Settings
+from tallygate.sinks.kafka.letters import LetterTopic
 from tallygate.sinks.kafka.writer import KafkaWriter
 from tallygate.sinks.postgres.writer import Writer
+from tallygate.waiting import wait_until
 
 ROWS = 5000
 BLOCK = pa.RecordBatch.from_pydict(
@@ -34,7 +40,18 @@ def _writer(dsn: str, claim: Claim, table: str) -> Writer:
     columns = pa.schema([("_offset", pa.int64())])
     ranges = {("t", 0): Range("t", 0, 0, ROWS)}
     return Writer(
-        dsn, "public", table, columns, claim, "exactly-once", 0, ranges, False, True, True, False
+        dsn,
+        "public",
+        table,
+        columns,
+        claim,
+        "exactly-once",
+        0,
+        ranges,
+        trim=False,
+        divisible=True,
+        single=True,
+        careful=False,
     )
 
 
@@ -56,7 +73,7 @@ def _attempts(stack: Stack, name: str) -> list[str | None]:
     problems: list[str | None] = []
 
     def attempt() -> None:
-        (report,) = _writer(stack.dsn, claim, name).write(iter([BLOCK]))
+        (report,) = _writer(stack.dsn, claim, name).write(iter([BLOCK]), ())
         problems.append(report.to_pylist()[0]["problem"])
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
@@ -87,19 +104,21 @@ def test_without_the_ledger_both_attempts_commit(
     assert _count(stack, "attempts_twin") == 2 * ROWS
 
 
-def test_one_of_two_attempts_commits_to_kafka(stack: Stack, settings: Settings) -> None:
+def _kafka_writer(
+    stack: Stack, settings: Settings, name: str
+) -> tuple[KafkaWriter, pa.RecordBatch]:
+    """A writer for one partition of a topic, and all that this one holds."""
     connection = stack.cluster.connection
     topics = Topics(connection, settings)
-    for topic in ("attempts-source", "attempts-target", "attempts-letters"):
+    place, target, letters = (f"{name}-source", 0), f"{name}-target", f"{name}-letters"
+    for topic in (place[0], target, letters):
         topics.create(topic)
-    claim = GroupClaim("attempts", "tallygate.attempts", Mark.mine(1, 0), stand_in=False)
-    place = ("attempts-source", 0)
     writer = KafkaWriter(
         connection,
-        "attempts-target",
-        "attempts-letters",
-        (claim,),
-        Names("attempts"),
+        target,
+        letters,
+        (GroupClaim(name, f"tallygate.{name}", Mark.mine(1, 0), stand_in=False),),
+        Names(name),
         "exactly-once",
         0,
         {place: Range(*place, 0, ROWS)},
@@ -107,11 +126,16 @@ def test_one_of_two_attempts_commits_to_kafka(stack: Stack, settings: Settings) 
         True,
         False,
     )
-    block = BLOCK.set_column(2, "_topic", pa.array(["attempts-source"] * ROWS))
+    return writer, BLOCK.set_column(2, "_topic", pa.array([place[0]] * ROWS))
+
+
+def test_one_of_two_attempts_commits_to_kafka(stack: Stack, settings: Settings) -> None:
+    connection = stack.cluster.connection
+    writer, block = _kafka_writer(stack, settings, "attempts")
     reports: list[dict[str, object]] = []
 
     def attempt() -> None:
-        (report,) = writer.write(iter([block]))
+        (report,) = writer.write(iter([block]), ())
         reports.append(report.to_pylist()[0])
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
@@ -119,12 +143,72 @@ def test_one_of_two_attempts_commits_to_kafka(stack: Stack, settings: Settings) 
         thread.start()
     for thread in threads:
         thread.join()
-    batches = read(Reading(["attempts-target"], exit_at_end=True), connection)
-    assert sum(len(batch) for batch in batches) == ROWS
+    assert len(records_in("attempts-target", connection)) == ROWS
     consumer = clients.consumer(connection, group_id="tallygate.attempts")
-    (found,) = consumer.committed([TopicPartition(*place)], timeout=10)
+    (found,) = consumer.committed([TopicPartition("attempts-source", 0)], timeout=10)
     consumer.close()
     assert found.offset == ROWS
-    older = replace(claim, mark=Mark.mine(0, 0))
-    (report,) = replace(writer, claims=(older,)).write(iter([block]))
+    older = replace(writer.claims[0], mark=Mark.mine(0, 0))
+    (report,) = replace(writer, claims=(older,)).write(iter([block]), ())
     assert report.to_pylist()[0]["problem"] == "fenced"
+
+
+def test_of_two_runs_that_took_one_number_the_second_is_fenced(
+    stack: Stack, settings: Settings
+) -> None:
+    writer, block = _kafka_writer(stack, settings, "twins")
+    twin = replace(writer.claims[0], mark=replace(writer.claims[0].mark, pid=1))
+    reports = [
+        next(replace(writer, claims=(claim,)).write(iter([block]), ())).to_pylist()[0]
+        for claim in (writer.claims[0], twin)
+    ]
+    assert [report["problem"] for report in reports] == [None, "fenced"]
+
+
+def test_a_source_that_fails_leaves_no_transaction_open(stack: Stack, settings: Settings) -> None:
+    """Whoever reads the target would wait for its time-out."""
+    writer, block = _kafka_writer(stack, settings, "failing")
+    target = [("failing-target", 0)]
+
+    def end(level: IsolationLevel) -> int:
+        return list_offsets(target, OffsetSpec.latest(), writer.connection, level)[target[0]]  # type: ignore[no-untyped-call]
+
+    def source() -> Iterator[pa.RecordBatch]:
+        yield block
+        wait_until(lambda: end(IsolationLevel.READ_UNCOMMITTED) > 0, 30, "nothing was sent")
+        raise LostRangeError("the rest is gone")
+
+    (report,) = writer.write(source(), ())
+    assert report.to_pylist()[0]["problem"] == "lost"
+    wait_until(
+        lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED),
+        5,
+        "the transaction is still open",
+    )
+
+
+def test_a_refusal_is_known_as_one_also_while_rows_are_still_being_sent(
+    stack: Stack, settings: Settings
+) -> None:
+    """From then on every call says no more than that the transaction is over."""
+    writer, block = _kafka_writer(stack, settings, "refusing")
+    Topics(writer.connection).alter("refusing-target", configs={"max.message.bytes": "200"})
+
+    def source() -> Iterator[pa.RecordBatch]:
+        while True:
+            yield block
+
+    (report,) = writer.write(source(), ())
+    assert report.to_pylist()[0]["problem"] == "denied"
+
+
+def test_letters_that_are_there_are_not_kept_again(stack: Stack, settings: Settings) -> None:
+    """As when the task that found them is repeated."""
+    writer, _ = _kafka_writer(stack, settings, "letters")
+    claim = replace(writer.claims[0], group=writer.names.letters_group)
+    keeper = LetterTopic(writer.connection, writer.letters_topic, claim, writer.names)
+    letters = [Letter("letters-source", 0, offset, "unfit", value=b"?") for offset in (3, 5, 8)]
+    for so_far in (1, 2, 2, 3):
+        keeper.keep(letters[:so_far])
+    kept = records_in(writer.letters_topic, writer.connection)
+    assert [record.header("tallygate.offset") for record in kept] == [b"3", b"5", b"8"]

@@ -1,5 +1,6 @@
 """One audit: what its steps work on, and what they find."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -8,9 +9,10 @@ from tallygate.audit.claims import Claims, Evidence
 from tallygate.audit.recompute import Noted, Source, without
 from tallygate.audit.scope import Scope
 from tallygate.audit.verdict import Anomaly
+from tallygate.ledger.letters import Coordinates
 from tallygate.spark.plan import Plan, name_of, walk
 
-__all__ = ["Case", "Found", "operators"]
+__all__ = ["Case", "Found", "gives_one_each", "operators"]
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,24 @@ class Case:
     def kept(self, plan: Plan) -> DataFrame:
         """What should be in the sink: rows of records that are dead letters, because the target
         refused them, should not."""
-        if not (plan.carries and self.claims.letters and self.evidence.refuses):
-            return plan.frame
-        return without(plan.frame, self.claims.letters)
+        return without(plan.frame, self._refused) if plan.carries and self._refused else plan.frame
+
+    def seen(self, plan: Plan, rows: DataFrame) -> DataFrame:
+        """The same of what is in the sink: of several rows that a record gives, some may have been
+        taken. If it gives one, that is not to be there."""
+        if gives_one_each(plan.frame) or not self._refused:
+            return rows
+        return without(rows, self._refused)
+
+    @property
+    def _refused(self) -> Collection[Coordinates]:
+        """Records whose rows the sink may have refused."""
+        return self.claims.letters if self.evidence.refuses else ()
+
+
+def gives_one_each(frame: DataFrame) -> bool:
+    """Whether a record gives one row at the most."""
+    return not operators(frame) & {"Generate", "Join"}
 
 
 def operators(frame: DataFrame) -> set[str]:

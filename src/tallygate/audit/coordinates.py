@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tallygate.audit.case import Case, Found, operators
+from tallygate.audit.case import Case, Found, gives_one_each
 from tallygate.audit.comparable import comparable, only
 from tallygate.audit.comparing import EXAMPLES, Compared, compared, differing, digests, stretch
 from tallygate.audit.records import records
@@ -34,8 +34,8 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     anomalies = list(_row_by_row(case, wrong, rows)) if wrong else []
     if theirs.outside:
         anomalies += _outside(found, claimed)
-    one_each = not operators(plan.frame) & {"Generate", "Join"}
-    return Found(theirs.rows, tuple(anomalies), kept=mine.rows if one_each else None)
+    kept = mine.rows if gives_one_each(plan.frame) else None
+    return Found(theirs.rows, tuple(anomalies), kept=kept)
 
 
 def _sides(case: Case, plan: Plan, rows: DataFrame) -> tuple[DataFrame, DataFrame, list[str]]:
@@ -43,7 +43,7 @@ def _sides(case: Case, plan: Plan, rows: DataFrame) -> tuple[DataFrame, DataFram
     shaped = case.evidence.shaped(case.kept(plan), carries=plan.carries)
     schema = only(shaped.schema, rows.columns)
     expected, left_out = comparable(shaped, schema)
-    found, _ = comparable(rows, schema)
+    found, _ = comparable(case.seen(plan, rows), schema)
     return expected, found, [n for n in expected.columns if n not in (*COORDINATES, *left_out)]
 
 

@@ -25,13 +25,13 @@ from tallygate.ledger.ranges import Range
 from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
 from tallygate.sinks.kafka.sink import as_records
+from tallygate.sinks.kafka.writer import SOURCE
 from tallygate.sinks.tasks import within
 from tallygate.spec import KafkaSink
 
 __all__ = ["TopicEvidence", "topic_evidence"]
 
 ATTEMPTS = 5
-HEADER = "tallygate.source"
 _PLACED = r"^(.*)/(\d+)@(\d+)$"
 
 
@@ -49,7 +49,8 @@ class TopicEvidence:
     policy: Mapping[str, str]
     """What the topic's settings say of records that are removed."""
     letters_topic: str
-    refuses = False
+    pipeline: str
+    refuses = True
 
     @property
     def target(self) -> str:
@@ -80,7 +81,7 @@ class TopicEvidence:
         own = [f.col("partition").alias("_at_partition"), f.col("offset").alias("_at_offset")]
         if not self.located:
             return found.select("key", "value", *own)
-        given = f.expr(f"filter(headers, each -> each.key = '{HEADER}')[0].value").cast("string")
+        given = f.expr(f"filter(headers, each -> each.key = '{SOURCE}')[0].value").cast("string")
         parts = [f.nullif(f.regexp_extract("_from", _PLACED, n), f.lit("")) for n in (1, 2, 3)]
         kinds = ("string", "int", "long")
         placed = [
@@ -98,7 +99,7 @@ class TopicEvidence:
     def letter(self, at: Coordinates) -> str | None:
         if at not in self.claims.letters:
             return None
-        found = _letters(self.letters_topic, self.connection)
+        found = _letters(self.letters_topic, self.pipeline, self.connection)
         return next((letter.cause for letter in found if origin(letter.record) == at), None)
 
     def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
@@ -144,13 +145,15 @@ def topic_evidence(
     earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
     ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in ends)
     letters = sink.dead_letters or f"{pipeline}.dead-letters"
-    kept = _letters(letters, target) if letters in numbers else []
+    kept = _letters(letters, pipeline, target) if letters in numbers else []
     claims = claims_of(first, later, [origin(letter.record) for letter in kept])
     policy = topics.effective_configs(sink.topic)
-    yield TopicEvidence(spark, target, sink, ranges, claims, narrow, passes, policy, letters)
+    yield TopicEvidence(
+        spark, target, sink, ranges, claims, narrow, passes, policy, letters, pipeline
+    )
 
 
-def _letters(topic: str, connection: Connection) -> list[DeadLetter]:
-    """The letters in a topic, without what somebody else may have put there."""
-    found = list_dead_letters(topic, connection)
-    return [letter for letter in found if letter.record.header("tallygate.topic") is not None]
+def _letters(topic: str, pipeline: str, connection: Connection) -> list[DeadLetter]:
+    """The pipeline's letters in a topic, in which there may be those of others."""
+    found, name = list_dead_letters(topic, connection), pipeline.encode()
+    return [letter for letter in found if letter.record.header("tallygate.pipeline") == name]

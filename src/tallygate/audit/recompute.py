@@ -22,7 +22,7 @@ from tallygate.pipeline.source import decoded, decoder_of
 from tallygate.pipeline.static import Statics
 from tallygate.pipeline.transform import transformed
 from tallygate.quoting import backticked
-from tallygate.records.decoding import COORDINATES, Decoder
+from tallygate.records.decoding import COORDINATES, Decoder, fit_records
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
@@ -131,11 +131,9 @@ class _PassStep:
                 continue
             self.noted.saw(raw)
             fields, unfit = self.decoder.decode(raw)
-            bad = {each.index for each in unfit}
-            if bad:
+            if unfit:
                 self.noted.keep([letter_of(raw, each.index, each.cause) for each in unfit])
-            good = [index for index in range(raw.num_rows) if index not in bad]
-            fit = raw.take(pa.array(good, pa.int64())) if bad else raw
+            fit = fit_records(raw, unfit)
             keys = fit.column("key")
             if self.key is not None:
                 keys = fields.column(self.key).cast(pa.string()).cast(pa.binary())

@@ -7,6 +7,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
 from tallygate.ledger.ranges import Place, Range
 from tallygate.pipeline.source import FETCH_WAIT_MS
 
@@ -16,7 +17,6 @@ _RAW = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"
 )
-_HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 def records(
@@ -33,7 +33,8 @@ def records(
         _read(spark, connection, once, headers, committed) for once in rounds(filter(len, ranges))
     ]
     if not frames:
-        return spark.createDataFrame([], _RAW + (f", {_HEADERS}" if headers else ""))
+        columns = f"{_RAW}, {HEADERS.name} {HEADERS_DDL}" if headers else _RAW
+        return spark.createDataFrame([], columns)
     return reduce(DataFrame.unionByName, frames)
 
 

@@ -85,7 +85,8 @@ def _rounds(
         if each.name not in findings.failed:
             rates = tuple(turn.rate for turn in turns[each.name])
             cpu = tuple(turn.cpu for turn in turns[each.name])
-            figure = Figure(each.name, "rows/s", rates, each.promise, each.settings, cpu)
+            held = tuple(turn.memory for turn in turns[each.name])
+            figure = Figure(each.name, "rows/s", rates, each.promise, each.settings, cpu, held)
             findings.figures[each.name] = figure
 
 
@@ -109,16 +110,18 @@ def _run(stage: Stage, contender: Contender) -> None:
 class _Turn:
     rate: float
     cpu: Mapping[str, float]
+    memory: float
 
 
 def _take_turn(stage: Stage, contender: Contender, turns: list[_Turn]) -> None:
-    with Meter() as meter:
+    with Meter(newcomers=not contender.on_spark) as meter:
         course = contender.run(stage)
     if not course.rate:
         raise TallygateError("all rows came at once, which cannot be measured.")
     spent = meter.between(course.begin, course.end)
     millions = course.measured / 1e6
-    turns.append(_Turn(course.rate, {kind: value / millions for kind, value in spent.items()}))
+    cpu = {kind: value / millions for kind, value in spent.items()}
+    turns.append(_Turn(course.rate, cpu, meter.peak(course.begin, course.end)))
 
 
 def _tried(

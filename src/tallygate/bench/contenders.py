@@ -51,7 +51,9 @@ INTO_POSTGRES = (
     ),
 )
 INTO_KAFKA = (
-    Contender("tallygate to topic", "exactly-once", ours.pass_on, "keys and values as they are"),
+    Contender(
+        "tallygate to topic", "exactly-once", ours.pass_on, "keys and values as they are, no header"
+    ),
     Contender("spark to topic", "at-least-once", spark.own_sink, "nothing set"),
     Contender(
         "flink sql to topic",

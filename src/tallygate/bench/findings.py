@@ -20,10 +20,16 @@ class Figure:
     settings: str = ""
     cpu: tuple[Mapping[str, float], ...] = ()
     """Seconds of all cores for a million rows, by kind of process."""
+    memory: tuple[float, ...] = ()
+    """The most that its processes held, in MiB."""
 
     @property
     def median(self) -> float:
         return statistics.median(self.values)
+
+    @property
+    def held(self) -> float:
+        return statistics.median(self.memory)
 
     def spent(self, kind: str) -> float:
         return statistics.median(each[kind] for each in self.cpu)

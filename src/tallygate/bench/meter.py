@@ -1,8 +1,9 @@
-"""Where the machine's time went between two moments, brokers and database included."""
+"""What was spent between two moments: time by kind of process, brokers and database included, and
+the memory of those who read and write."""
 
+import contextlib
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,19 +13,27 @@ import psutil
 __all__ = ["KINDS", "Meter"]
 
 EVERY = 0.2
+MEMORY_EVERY = 5
+"""Samples: the kernel has to walk all pages for it."""
 KINDS = ("broker", "JVM", "Python", "PostgreSQL")
 
 
 class Meter:
     """Samples while the block lasts."""
 
-    def __init__(self) -> None:
-        self._samples: list[tuple[float, Counter[str]]] = []
+    def __init__(self, *, newcomers: bool = False) -> None:
+        """With `newcomers`, only processes that start meanwhile count for the memory."""
+        self._others = set(psutil.pids()) if newcomers else set()
+        self._spent: dict[int, tuple[str, float]] = {}
+        """The kind of each process, and what it had spent when it was last seen: one that has
+        ended has still spent it."""
+        self._samples: list[tuple[float, dict[str, float]]] = []
+        self._memory: list[tuple[float, float]] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._samples.append((time.time(), _spent()))
+        self._sample()
         self._thread.start()
         return self
 
@@ -42,25 +51,38 @@ class Meter:
         before, after = self._at(begin), self._at(end)
         return {kind: after[kind] - before[kind] for kind in KINDS}
 
-    def _at(self, moment: float) -> Counter[str]:
+    def peak(self, begin: float, end: float) -> float:
+        """The most memory, in MiB, of JVMs and Pythons together, without the brokers."""
+        return max((size for at, size in self._memory if begin <= at <= end), default=0.0)
+
+    def _at(self, moment: float) -> dict[str, float]:
         return min(self._samples, key=lambda sample: abs(sample[0] - moment))[1]
 
     def _run(self) -> None:
         while not self._ending.wait(EVERY):
-            self._samples.append((time.time(), _spent()))
+            self._sample()
+            if len(self._samples) % MEMORY_EVERY == 0:
+                self._memory.append((time.time(), _held(self._others)))
+
+    def _sample(self) -> None:
+        for process in psutil.process_iter(["name", "cmdline", "cpu_times"]):
+            kind, times = _kind(process), process.info["cpu_times"]
+            if kind is not None and times is not None:
+                self._spent[process.pid] = kind, times.user + times.system
+        total = dict.fromkeys(KINDS, 0.0)
+        for kind, seconds in self._spent.values():
+            total[kind] += seconds
+        self._samples.append((time.time(), total))
 
 
-def _spent() -> Counter[str]:
-    """What each kind has spent so far. PostgreSQL has a process for each connection: what those
-    that ended have spent is in their parent's account."""
-    found: Counter[str] = Counter()
-    for process in psutil.process_iter(["name", "cmdline", "cpu_times"]):
-        kind, times = _kind(process), process.info["cpu_times"]
-        if kind is not None and times is not None:
-            found[kind] += times.user + times.system
-            if kind == "PostgreSQL":
-                found[kind] += times.children_user + times.children_system
-    return found
+def _held(others: set[int]) -> float:
+    """Pages that several processes share, as workers do that were forked, count once."""
+    found = 0
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.pid not in others and _kind(process) in ("JVM", "Python"):
+            with contextlib.suppress(psutil.Error):
+                found += process.memory_full_info().pss
+    return found / 2**20
 
 
 def _kind(process: psutil.Process) -> str | None:

@@ -62,6 +62,7 @@ def write_json(findings: Findings, folder: Path) -> None:
                 "cpu seconds for a million rows": {
                     kind: round(each.spent(kind), 2) for kind in KINDS if each.cpu
                 },
+                "memory in MiB": round(each.held) if each.memory and each.held else None,
             }
             for each in findings.figures.values()
         ],
@@ -114,8 +115,8 @@ def _compared(findings: Findings) -> list[str]:
 
 def _figures(figures: Sequence[Figure]) -> list[str]:
     lines = [
-        f"| | promise | rows/s | spread | CPU s / million | {' | '.join(KINDS)} | settings |",
-        f"|---|---|--:|--:|--:|{'--:|' * len(KINDS)}---|",
+        f"| | promise | rows/s | spread | CPU s / million | {' | '.join(KINDS)} | MiB | settings |",
+        f"|---|---|--:|--:|--:|{'--:|' * len(KINDS)}--:|---|",
     ]
     for each in sorted(figures, key=lambda figure: -figure.median):
         spread = f"{min(each.values):,.0f} to {max(each.values):,.0f}"
@@ -123,7 +124,7 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
         parts = " | ".join(f"{seconds:.1f}" for seconds in spent)
         lines.append(
             f"| {each.name} | {each.promise} | {each.median:,.0f} | {spread} | {sum(spent):.1f} | "
-            f"{parts} | {each.settings} |"
+            f"{parts} | {f'{each.held:,.0f}' if each.held else '-'} | {each.settings} |"
         )
     return lines
 

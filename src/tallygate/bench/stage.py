@@ -50,8 +50,9 @@ class Work:
 
     @property
     def size(self) -> int:
-        """Records in a batch, for those who read in batches."""
-        return self.rows // self.batches
+        """Records in a batch, for those who read in batches. Spark rounds down for each partition:
+        without a few more, what is left over would be one more batch."""
+        return self.rows // self.batches + self.partitions
 
 
 class Stage:

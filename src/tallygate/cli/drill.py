@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallygate.cli.options import with_settings
+from tallygate.cli.options import Set, resolve_settings
 from tallygate.cli.output import progress_display, show_table, stop_well
 
 if TYPE_CHECKING:
     from tallygate.drills.outcome import Outcome
-    from tallygate.settings import Settings
 
 __all__ = ["register"]
 
@@ -45,7 +44,7 @@ def list_(json_: Json = False) -> None:
     """Name every drill, and say what must hold in it."""
     from tallygate.drills.catalogue import DRILLS
 
-    rows = [{"name": each.name, "must_hold": each.must_hold} for each in DRILLS.values()]
+    rows = [{"name": name, "must_hold": each.must_hold} for name, each in DRILLS.items()]
     if json_:
         for row in rows:
             print(json.dumps(row))
@@ -54,7 +53,6 @@ def list_(json_: Json = False) -> None:
 
 
 @drill.command()
-@with_settings
 def run(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The drills to play.")],
     json_: Json = False,
@@ -63,27 +61,24 @@ def run(
     rounds: Rounds = 1,
     pipeline: Pipeline = None,
     sample: Sample = None,
-    *,
-    settings: "Settings",
+    sets: Set = None,
 ) -> None:
     """Play some drills on a local stack of their own; exit 0 valid, 1 not, 2 unknown."""
-    _play(names, json_, folder, seed, rounds, settings, pipeline, sample)
+    _play(names, json_, folder, seed, rounds, sets, pipeline, sample)
 
 
 @drill.command("all")
-@with_settings
 def all_(
     json_: Json = False,
     folder: Folder = None,
     seed: Seed = None,
     rounds: Rounds = 1,
-    *,
-    settings: "Settings",
+    sets: Set = None,
 ) -> None:
     """Play every drill; exit 0 valid, 1 not, 2 unknown."""
     from tallygate.drills.catalogue import DRILLS
 
-    _play(list(DRILLS), json_, folder, seed, rounds, settings)
+    _play(list(DRILLS), json_, folder, seed, rounds, sets)
 
 
 def _play(
@@ -92,7 +87,7 @@ def _play(
     folder: Path | None,
     seed: int | None,
     rounds: int,
-    settings: "Settings",
+    sets: list[str] | None,
     pipeline: Path | None = None,
     sample: Path | None = None,
 ) -> None:
@@ -103,6 +98,7 @@ def _play(
     from tallygate.drills.subject import OwnPipeline
 
     stop_well()
+    settings = resolve_settings(sets=sets)
     drills = chosen(names, seed, rounds, own=pipeline is not None)
     subject = PAYMENTS if pipeline is None else OwnPipeline.load(pipeline, sample)
     place = folder or new_folder(settings)

@@ -12,18 +12,20 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tallygate.consumer.deliveries import send
+from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import producer_properties
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.kafka.producer import open_transactions
+from tallygate.kafka.reader import records_in
 from tallygate.records.record import Output, Record
 
-__all__ = ["DeadLetter", "list_dead_letters", "replay"]
+__all__ = ["ROW", "DeadLetter", "list_dead_letters", "replay"]
 
 MARKER = "tallygate.replayed"
+ROW = "tallygate.row"
+"""Marks a letter that is not the record, but the row that a pipeline had made of it."""
 LETTERS_PER_TRANSACTION = 500
 
 
@@ -63,13 +65,12 @@ class DeadLetter:
 def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
     """Every letter of the topic, oldest first in each partition, and whether it was put back."""
     letters, replayed = [], set()
-    for batch in read(Reading([topic], exit_at_end=True), connection):
-        for record in map(to_record, batch):
-            marker = record.header(MARKER)
-            if marker is not None:
-                replayed.add(marker.decode())
-            else:
-                letters.append(record)
+    for record in records_in(topic, connection):
+        marker = record.header(MARKER)
+        if marker is not None:
+            replayed.add(marker.decode())
+        else:
+            letters.append(record)
     return [DeadLetter(record, _mark(record) in replayed) for record in letters]
 
 
@@ -80,9 +81,8 @@ def replay(
 ) -> int:
     """Put each wanted letter back to where it came from, once; return how many were."""
     name = f"tallygate.replay.{topic}"
-    producer = clients.producer(connection, **producer_properties(transactional_id=name))
+    producer = open_transactions(connection, name)
     with clients.explained(connection, f"opening the replay of {topic!r}"):
-        producer.init_transactions(60)
         known = producer.list_topics(timeout=10).topics
     letters = list_dead_letters(topic, connection)
     due = [letter for letter in letters if not letter.replayed and wanted(letter)]
@@ -90,6 +90,11 @@ def replay(
         if letter.record.header("tallygate.topic") is None or letter.topic not in known:
             raise TopicError(
                 f"{letter.record.where} cannot be put back: it does not name a topic that exists."
+            )
+        if letter.record.header(ROW) is not None:
+            raise TopicError(
+                f"{letter.record.where} cannot be put back: it is not the record "
+                f"{letter.coordinates}, but the row that the pipeline made of it."
             )
     back = {letter.same for letter in letters if letter.replayed}
     for begin in range(0, len(due), LETTERS_PER_TRANSACTION):

@@ -19,17 +19,10 @@ from typing import Any, Literal, TypeVar, get_args
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tallygate.consumer.dedup import Dedup
-from tallygate.consumer.deliveries import (
-    AtLeastOnce,
-    AtMostOnce,
-    AutoCommit,
-    Delivery,
-    ExactlyOnceKafka,
-    ExactlyOncePostgres,
-    Place,
-    UnknownOutcomeError,
-    ends,
-)
+from tallygate.consumer.deliveries import AtLeastOnce, AtMostOnce, AutoCommit
+from tallygate.consumer.delivery import Delivery, Place, UnknownOutcomeError, ends
+from tallygate.consumer.into_kafka import ExactlyOnceKafka
+from tallygate.consumer.into_postgres import ExactlyOncePostgres
 from tallygate.consumer.retry import Retry
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
 from tallygate.kafka import clients
@@ -120,7 +113,7 @@ def _make_topics(
     known = set(admin.names())
     for topic in retry.topics(group):
         if topic not in known:
-            admin.create(topic, partitions=1)
+            admin.create_for_letters(topic)
 
 
 _GROUP_DELIVERIES: Mapping[str, Callable[[Consumer, Connection, Handler], Delivery]] = {

@@ -1,8 +1,9 @@
 """The job that everybody writes: Spark's `foreachBatch` with JDBC, or Spark's own Kafka sink.
 
 It is the control of many drills, in a process of its own: `python -m tallygate.drills.plain`, told
-by one JSON object what to do. With `die_after` it kills itself, its JVM included, once that batch
-is written and before Spark has logged it as done: the moment that decides.
+by one JSON object what to do. With `dies` it kills itself, its JVM included, once its first batch
+is written and before Spark has logged it as done: the moment that decides. It is the first batch
+because how many there will be is a matter of chance.
 """
 
 import json
@@ -47,7 +48,7 @@ class PlainJob:
     master: str | None = None
     by_partition: bool = False
     """Instead of JDBC: each task opens a connection and inserts its rows, as many do by hand."""
-    die_after: int | None = None
+    dies: bool = False
     died: str = ""
     """A file that is made when it has died, so that it does not die again."""
 
@@ -70,7 +71,7 @@ class PlainJob:
         signal.signal(signal.SIGTERM, lambda *_: query.stop())
         query.awaitTermination()
 
-    def _table(self, batch: DataFrame, number: int) -> None:
+    def _table(self, batch: DataFrame, _: int) -> None:
         rows = batch if self.windows else self._decoded(batch)
         if self.by_place:
             rows = batch.selectExpr("shiftleft(CAST(partition AS LONG), 40) + offset AS id")
@@ -79,7 +80,7 @@ class PlainJob:
             return
         url, properties = tuned_jdbc(self.dsn or "")
         rows.write.mode("append").jdbc(url, self.table or "", properties=properties)
-        self._die(number)
+        self._die()
 
     def _decoded(self, raw: DataFrame) -> DataFrame:
         value = f.from_json(f.col("value").cast("string"), SCHEMA, {"mode": self.mode})
@@ -90,14 +91,14 @@ class PlainJob:
         counts = timed.groupBy(f.window("at", "5 seconds")).count()
         return counts.selectExpr("unix_timestamp(window.start) AS id", "count AS n")
 
-    def _topic(self, batch: DataFrame, number: int) -> None:
+    def _topic(self, batch: DataFrame, _: int) -> None:
         writer = batch.select("key", "value").write.format("kafka")
         writer = writer.options(**Connection.to(self.bootstrap_servers).spark())
         writer.option("topic", self.to_topic or "").save()
-        self._die(number)
+        self._die()
 
-    def _die(self, number: int) -> None:
-        if self.die_after is None or number < self.die_after or Path(self.died).exists():
+    def _die(self) -> None:
+        if not self.dies or Path(self.died).exists():
             return
         Path(self.died).touch()
         me = psutil.Process(os.getpid())

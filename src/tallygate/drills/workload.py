@@ -16,7 +16,7 @@ from tallygate.drills.subject import payment
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Acks, producer_properties
-from tallygate.kafka.reader import Reading, read
+from tallygate.kafka.reader import records_in
 from tallygate.waiting import wait_until
 
 __all__ = ["Workload", "ids_in", "place_id"]
@@ -135,11 +135,8 @@ def place_id(partition: int, offset: int) -> int:
 
 def ids_in(topic: str, connection: Connection) -> list[int]:
     """The ids in a topic, as often as they are there."""
-    found: list[int] = []
-    for batch in read(Reading([topic], exit_at_end=True), connection):
-        found += (_id(message) for message in batch)
-    return found
+    return [_id(record.value) for record in records_in(topic, connection)]
 
 
-def _id(message: Any) -> int:
-    return int(json.loads(message.value())["id"])
+def _id(value: Any) -> int:
+    return int(json.loads(value)["id"])

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tallygate.errors import ConfigError, TallygateError, TopicError, UnreachableError
 from tallygate.kafka.connection import Connection
 
-__all__ = ["admin", "answer", "consumer", "explained", "producer"]
+__all__ = ["GROUPLESS", "PASSING", "admin", "answer", "consumer", "explained", "producer"]
 
 T = TypeVar("T")
 REFUSAL_TIMEOUT = 3.0
@@ -32,6 +32,21 @@ _UNREACHABLE = {
     KafkaError._RESOLVE,
     KafkaError.REQUEST_TIMED_OUT,
 }
+PASSING = _UNREACHABLE | {
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""What a consumer reports while it goes on trying by itself. (That an error is retriable is not
+known of those that come as messages.)"""
+GROUPLESS = PASSING | {KafkaError.GROUP_AUTHORIZATION_FAILED}
+"""The same for one that has no use for its group: librdkafka asks for the coordinator anyway."""
 _CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
 
@@ -49,6 +64,9 @@ def consumer(connection: Connection, **properties: Any) -> Consumer:
         "group_id": "tallygate.none",
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
+        # When enough is read ahead, librdkafka looks again only after a second by default: a
+        # quick reader then waits most of its time.
+        "fetch_queue_backoff_ms": 5,
     }
     return _make(Consumer, connection, {**defaults, **properties})
 

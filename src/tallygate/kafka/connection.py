@@ -25,6 +25,7 @@ _LOGIN_MODULES = {
 }
 _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 _KNOWN = [name.removeprefix("kafka.") for name in SETTINGS if name.startswith("kafka.")]
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 _SAME_IN_JAVA = (
     "bootstrap.servers",
     "client.id",
@@ -75,6 +76,20 @@ class Connection:
         if rendered.get("sasl.mechanism") == "OAUTHBEARER":
             rendered["sasl.oauthbearer.method"] = "oidc"
         return {**rendered, **self.librdkafka_properties}
+
+    def travelling(self) -> "Connection":
+        """The same for clients on other machines: certificates and key as text."""
+        given = self.librdkafka()
+        texts = {
+            f"{name.removesuffix('location')}pem": Path(given[name]).read_text()
+            for name in _FILES
+            if name in given
+        }
+        rest, native = (
+            {name: text for name, text in properties.items() if name not in _FILES}
+            for properties in (self.properties, self.librdkafka_properties)
+        )
+        return Connection(rest, self.java_properties, {**native, **texts})
 
     def java(self) -> dict[str, str]:
         """The properties for Java clients, certificates and key as text so that they travel."""
@@ -141,7 +156,7 @@ def _check(connection: Connection) -> None:
         )
     if "ssl.certificate.location" in given:
         _need(given, "kafka.ssl.certificate.location is set", "ssl.key.location")
-    for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+    for name in _FILES:
         if name in given and not Path(given[name]).is_file():
             raise ConfigError(f"kafka.{name} names {given[name]}, which is no file.")
 

@@ -30,6 +30,7 @@ from confluent_kafka.admin import OffsetSpec
 from tallygate.errors import ConfigError, DeliveryError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import abort, commit
 from tallygate.kafka.reader import list_offsets
 from tallygate.records.files import BadRow, Chunk, FileFormat, Position, read_chunks
 from tallygate.records.shape import Shape
@@ -371,7 +372,7 @@ class _Transactional(_Loader):
             self._give_up_transaction(error.args[0], error)
         except BaseException:
             if is_open:
-                self._abort()
+                abort(self.producer)
             self._forget_open()
             raise
 
@@ -381,7 +382,7 @@ class _Transactional(_Loader):
         self.progress(self.summary)
 
     def _commit(self, position: Position, reader: Any) -> None:
-        """Records and position in one transaction. A commit that asks to be tried again may be."""
+        """Records and position in one transaction."""
         length = min(position.byte or self._size(), FINGERPRINT_BYTES)
         kept = {
             "run": self._run,
@@ -391,13 +392,7 @@ class _Transactional(_Loader):
         }
         where = TopicPartition(self.what.topic, 0, position.records, json.dumps(kept))
         self.producer.send_offsets_to_transaction([where], reader.consumer_group_metadata(), 60)
-        while True:
-            try:
-                self.producer.commit_transaction(60)
-                break
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise
+        commit(self.producer)
         self._tries = 0
         self.summary.acknowledged = self.summary.sent
         self._committed = copy.deepcopy(self.summary)
@@ -408,16 +403,9 @@ class _Transactional(_Loader):
                 f"another loader of {self.what.load_name!r} took over; this one has stopped, and "
                 "nothing of its open transaction will be seen."
             ) from cause
-        self._abort()
+        abort(self.producer)
         self._forget_open()
         raise _TryAgainError(error.str()) from cause
-
-    def _abort(self) -> None:
-        """Best effort: what is not aborted here is when the next loader opens its producer."""
-        try:
-            self.producer.abort_transaction(10)
-        except KafkaException:
-            self.producer.purge()
 
     def _size(self) -> int:
         return Path(self.what.file).stat().st_size

@@ -8,6 +8,7 @@ in time: a program that ends normally has every record acknowledged.
 import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
@@ -18,9 +19,30 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.records.record import Headers, Metadata
 
-__all__ = ["Acks", "Producer", "producer_properties"]
+__all__ = [
+    "ANSWER_TIMEOUT",
+    "LARGEST",
+    "REFUSED",
+    "Acks",
+    "Failures",
+    "Producer",
+    "abort",
+    "commit",
+    "open_transactions",
+    "producer_properties",
+    "settle",
+]
 
 Acks = Literal["0", "1", "all"]
+REFUSED = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._UNKNOWN_PARTITION,
+)
+"""What is said of a record, and would be said again however often it is tried."""
+LARGEST = 100_000_000
+"""What a broker takes at a time, unless told otherwise (`socket.request.max.bytes`)."""
+ANSWER_TIMEOUT, ABORT_TIMEOUT = 30.0, 5.0
 GRACE = 5.0  # by then every record is acknowledged or has outlived its time
 _numbers = itertools.count()
 Callback = Callable[[Metadata | None, DeliveryError | None], None]
@@ -34,8 +56,12 @@ def producer_properties(
     timeout_ms: int | None = None,
     compression: str | None = None,
     transactional_id: str | None = None,
+    any_size: bool = False,
 ) -> dict[str, Any]:
-    """librdkafka's properties for a delivery; keys are placed as Java clients place them."""
+    """librdkafka's properties for a delivery; keys are placed as Java clients place them.
+
+    With `any_size` it is the topic that says what is too large, once it is asked to take it;
+    without, nothing above 1 MB is queued."""
     properties: dict[str, Any] = {
         "acks": acks,
         "enable_idempotence": idempotent,
@@ -45,6 +71,10 @@ def producer_properties(
         "queue_buffering_max_messages": 200_000,
         "queue_buffering_max_kbytes": 64 * 1024,
     }
+    if any_size:
+        properties["message_max_bytes"] = LARGEST
+        # One that is larger than the whole queue would wait for room that never comes.
+        properties["queue_buffering_max_kbytes"] = 2 * LARGEST // 1024
     if retries is not None:
         properties["retries"] = retries
     if timeout_ms is not None:
@@ -54,6 +84,66 @@ def producer_properties(
     if transactional_id is not None:
         properties["transactional_id"] = transactional_id
     return properties
+
+
+@dataclass
+class Failures:
+    """Records that were not written: where to, and why. What the calls of a transaction raise after
+    that says no more than that it is over."""
+
+    known: list[tuple[str, KafkaError]] = field(default_factory=list)
+
+    def note(self, error: KafkaError, message: Message) -> None:
+        self.known.append((message.topic() or "", error))
+
+
+def open_transactions(
+    connection: Connection,
+    transactional_id: str,
+    failures: Failures | None = None,
+    **properties: Any,
+) -> Any:
+    """A producer that has fenced every older one of the same id, and ended what that left open."""
+    chosen = producer_properties(transactional_id=transactional_id, any_size=True)
+    producer = clients.producer(
+        connection,
+        **{**chosen, **properties},
+        delivery_report_only_error=True,
+        on_delivery=(failures or Failures()).note,
+    )
+    with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
+        # Without a connection that is up already, librdkafka often waits half a second for one.
+        producer.list_topics(timeout=ANSWER_TIMEOUT)
+        producer.init_transactions(ANSWER_TIMEOUT)
+    return producer
+
+
+def settle(producer: Any, failures: Failures) -> None:
+    """Wait until all is acknowledged, or something failed: of a transaction that is lost by that,
+    the rest is not worth waiting for."""
+    while not failures.known and producer.flush(0.1):
+        pass
+
+
+def commit(producer: Any) -> None:
+    """Commit a transaction. One that asks to be tried again may be."""
+    while True:
+        try:
+            producer.commit_transaction(ANSWER_TIMEOUT)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+def abort(producer: Any) -> None:
+    """End a transaction as well as can be: whoever reads the target must not wait for its time-out.
+    What is not aborted here is when the next producer of the same id is opened."""
+    producer.poll(0)  # tells why records failed
+    try:
+        producer.abort_transaction(ABORT_TIMEOUT)
+    except KafkaException:
+        producer.purge()
 
 
 class Producer:

@@ -7,7 +7,7 @@ offsets are where reading starts, and they are committed after each batch was ha
 another time, so reading ends even while others write.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -29,7 +29,7 @@ from tallygate.records.record import Headers, Record
 from tallygate.settings import nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["From", "Reading", "list_offsets", "read", "to_record"]
+__all__ = ["From", "Reading", "list_offsets", "read", "records_in", "to_record"]
 
 BATCH = 10_000
 ANSWER_TIMEOUT = 10.0
@@ -86,6 +86,12 @@ def read(what: Reading, connection: Connection) -> Iterator[list[Message]]:
         consumer.close()
 
 
+def records_in(topic: str, connection: Connection) -> list[Record]:
+    """All that a topic holds now."""
+    batches = read(Reading([topic], exit_at_end=True), connection)
+    return [to_record(message) for batch in batches for message in batch]
+
+
 def to_record(message: Message) -> Record:
     return Record(
         message.topic() or "",
@@ -112,12 +118,13 @@ def _batches(
 ) -> Iterator[list[Message]]:
     open_ends = {key for key, end in (ends or {}).items() if end > 0}
     left = what.limit
+    passing = clients.GROUPLESS if what.group is None else clients.PASSING
     while (ends is None or open_ends) and left != 0:
         messages = consumer.consume(BATCH, 0.2)
         batch = [message for message in messages if message.error() is None]
         if len(batch) < len(messages):
             for message in messages:
-                _note(message, open_ends, connection)
+                _note(message, open_ends, connection, passing)
         if ends is not None and batch:
             batch = _within(batch, ends, open_ends, consumer)
         if left is not None:
@@ -129,12 +136,17 @@ def _batches(
                 consumer.commit(offsets=_after(batch), asynchronous=False)
 
 
-def _note(message: Message, open_ends: set[tuple[str, int]], connection: Connection) -> None:
+def _note(
+    message: Message,
+    open_ends: set[tuple[str, int]],
+    connection: Connection,
+    passing: Collection[int],
+) -> None:
     """Take in what is no record: the end of a partition, or an error."""
     error = message.error()
     if error is not None and error.code() == KafkaError._PARTITION_EOF:
         open_ends.discard((message.topic() or "", message.partition() or 0))
-    elif error is not None:
+    elif error is not None and error.code() not in passing:
         _raise(error, message, connection)
 
 
@@ -168,8 +180,6 @@ def _raise(error: KafkaError, message: Message, connection: Connection) -> None:
             f"offset {message.offset()} of {message.topic()}/{message.partition()} is not there "
             "any more (or not yet); `tallygate topic describe` shows which offsets are."
         )
-    if error.retriable() or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-        return
     raise clients.translate(error, connection, "reading") from KafkaException(error)
 
 

@@ -6,7 +6,7 @@ so that an alteration of several things happens whole or not at all.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from tallygate.errors import TallygateError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.placement import assign
+from tallygate.kafka.producer import LARGEST
 from tallygate.kafka.tools import Tools
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, nearest
@@ -169,11 +170,19 @@ class Topics:
             configs or {},
         )
         wait_until(
-            lambda: self._is_everywhere(name, partitions),
+            lambda: all(_is_led(known.get(name), partitions) for known in self._by_broker()),
             self._timeout,
             f"topic {name!r} was created, but not every broker knows leaders for it yet.",
             error=UnreachableError,
         )
+
+    def create_for_letters(self, name: str) -> None:
+        """A topic for dead letters: one may be a letter because it was too large for another topic.
+        A cluster may not allow that much; then it is made as others are."""
+        try:
+            self.create(name, configs={"max.message.bytes": str(LARGEST)})
+        except TopicError:
+            self.create(name)
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -183,9 +192,9 @@ class Topics:
         deleted = self._admin.delete_topics(list(names), request_timeout=self._timeout)
         clients.answer(deleted, self.connection, f"deleting {', '.join(names)}")
         wait_until(
-            lambda: not set(names) & set(self._metadata().topics),
+            lambda: not any(set(names) & set(known) for known in self._by_broker()),
             self._timeout,
-            f"deleting {', '.join(names)} was accepted, but is not done yet.",
+            f"deleting {', '.join(names)} was accepted, but not every broker has heard of it yet.",
             error=UnreachableError,
         )
 
@@ -332,17 +341,14 @@ class Topics:
         found = self._topic(name).partitions
         return {number: partition.leader for number, partition in found.items()}
 
-    def _is_everywhere(self, name: str, partitions: int) -> bool:
-        """Whether every broker knows leaders for all partitions. A client of its own for each: one
-        that knows them all asks whichever it likes."""
+    def _by_broker(self) -> Iterator[Any]:
+        """The topics as each broker knows them: one may be behind another. A client of its own for
+        each, since one that knows them all asks whichever it likes."""
         for broker in self.brokers():
             alone = {**self.connection.properties, "bootstrap.servers": broker.address}
             admin = clients.admin(dataclasses.replace(self.connection, properties=alone))
-            with clients.explained(self.connection, f"asking broker {broker.id} for {name!r}"):
-                found = admin.list_topics(timeout=self._timeout).topics.get(name)
-            if not _is_led(found, partitions):
-                return False
-        return True
+            with clients.explained(self.connection, f"asking broker {broker.id} for the topics"):
+                yield admin.list_topics(timeout=self._timeout).topics
 
     def _has_leaders(self, name: str, partitions: int) -> bool:
         return _is_led(self._metadata().topics.get(name), partitions)

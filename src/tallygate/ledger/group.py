@@ -10,26 +10,43 @@ Opening a producer of that id ends the transaction that an older one left open, 
 then is the group asked where it is. So what is read is final, and whoever opened the id last is the
 one who can commit.
 
+**Kafka forgets.** An offset of a group without members is dropped `offsets.retention.minutes` after
+it was last committed, and a partition whose offset is gone would be taken for a new one. So each
+start commits all of them anew, and a run those that have not moved for an hour (`KafkaStore`).
+
 If the sink is on another cluster than the source, its Kafka does not know the source's topic and
 refuses offsets of it: they are committed for a stand-in topic of that cluster.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    TopicPartition,
+)
 
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import producer_properties
+from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, abort, open_transactions
 from tallygate.ledger.ranges import OTHER_SOURCE, MovedError, Place, Range, is_topic
 from tallygate.ledger.runs import Run, fenced
 
-__all__ = ["GroupClaim", "Held", "Mark", "Names", "committed", "kept_as", "open_producer"]
+__all__ = [
+    "GroupClaim",
+    "Held",
+    "Mark",
+    "Names",
+    "commit_offsets",
+    "committed",
+    "kept_as",
+    "open_producer",
+]
 
-ANSWER_TIMEOUT = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
 STAND_IN = "tallygate.offsets."
 OTHER_STAND_IN = "tallygate.positions."
@@ -107,6 +124,16 @@ class Mark:
         except (ValueError, TypeError):
             return cls()
 
+    def after(self, old: "Mark") -> "Mark":
+        """This run's mark where another one is: what that remembers is kept."""
+        return replace(
+            self,
+            topic_id=self.topic_id or old.topic_id,
+            checkpoint_id=self.checkpoint_id or old.checkpoint_id,
+            first=old.first,
+            lost=old.lost,
+        )
+
     def text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
@@ -144,9 +171,12 @@ class GroupClaim:
             for each in found
             if each.offset >= 0 and Mark.read(each.metadata).epoch
         }
-        for _, newer in held.values():
-            if newer.epoch > self.mark.epoch:
-                raise fenced(self.pipeline, self.mark.epoch, newer.run)
+        for _, other in held.values():
+            # Two starts at the same moment may have taken the same number: the second to write
+            # anything finds the other's.
+            twin = other.epoch == self.mark.epoch and other.run != self.mark.run
+            if twin or other.epoch > self.mark.epoch:
+                raise fenced(self.pipeline, self.mark.epoch, other.run)
         return held
 
     def offsets(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> list[TopicPartition]:
@@ -166,7 +196,7 @@ class GroupClaim:
         mark = self.marks.get(done.topic, self.mark)
         if held is None:
             return replace(mark, first=done.start)
-        return replace(mark, first=held[1].first, lost=held[1].lost)
+        return mark.after(held[1])
 
     def check(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> bool:
         """Whether all is still to be written; False if all is there, an error if neither."""
@@ -181,19 +211,56 @@ class GroupClaim:
         )
 
 
-def open_producer(connection: Connection, transactional_id: str) -> Producer:
-    """A producer that has fenced every older one of the same id, and ended what that left open."""
-    producer = clients.producer(
-        connection,
-        **producer_properties(transactional_id=transactional_id),
-        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-        delivery_report_only_error=True,
-    )
-    with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
-        # Without a connection that is up already, librdkafka often waits half a second for one.
-        producer.list_topics(timeout=ANSWER_TIMEOUT)
-        producer.init_transactions(ANSWER_TIMEOUT)
+def open_producer(
+    connection: Connection,
+    transactional_id: str,
+    failures: Failures | None = None,
+    **properties: Any,
+) -> Producer:
+    """One whose transactions may take as long as a batch does."""
+    given = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **properties}
+    producer: Producer = open_transactions(connection, transactional_id, failures, **given)
     return producer
+
+
+def commit_offsets(
+    connection: Connection,
+    claim: GroupClaim,
+    transactional_id: str | None,
+    places: Sequence[Place],
+    chosen: Callable[[Mapping[Place, Held]], list[TopicPartition]],
+    rows: Callable[[Producer, Mapping[Place, Held]], None] = lambda *_: None,
+) -> None:
+    """Commit what is `chosen` from what is held, fenced by the id, and `rows` with it if given.
+    Without an id nobody is fenced."""
+    consumer = clients.consumer(connection, group_id=claim.group)
+    try:
+        producer = open_producer(connection, transactional_id) if transactional_id else None
+        held = claim.at(consumer, places) if places else {}
+        offsets = chosen(held)
+        if offsets and producer is None:
+            consumer.commit(offsets=offsets, asynchronous=False)
+        elif offsets and producer is not None:
+            _transact(producer, consumer, offsets, lambda: rows(producer, held))
+    finally:
+        consumer.close()
+
+
+def _transact(
+    producer: Producer,
+    consumer: Consumer,
+    offsets: list[TopicPartition],
+    rows: Callable[[], None],
+) -> None:
+    try:
+        producer.begin_transaction()
+        rows()
+        group = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
+        producer.commit_transaction(ANSWER_TIMEOUT)
+    except BaseException:
+        abort(producer)
+        raise
 
 
 def committed(

@@ -23,6 +23,10 @@ class Letter:
     key: bytes | None = None
     value: bytes | None = None
     time_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """The record's own."""
+    is_row: bool = False
+    """Whether key and value are those of the row that was made of the record."""
 
     @property
     def at(self) -> Coordinates:
@@ -31,6 +35,7 @@ class Letter:
     def text(self) -> str:
         """As one line of JSON that people can read, if the record is text at all."""
         fields = asdict(self)
+        del fields["headers"]
         for name in _CONTENT:
             content: bytes | None = fields.pop(name)
             try:
@@ -50,8 +55,8 @@ class Letter:
         return cls(**fields)
 
 
-def letter_of(raw: pa.RecordBatch, index: int, cause: str) -> Letter:
-    """A raw record of a block as a dead letter."""
+def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = False) -> Letter:
+    """A raw record of a block, or a row made of one, as a dead letter."""
     record: dict[str, Any] = {name: raw.column(name)[index].as_py() for name in raw.schema.names}
     stamp = record.get("timestamp")
     return Letter(
@@ -62,4 +67,6 @@ def letter_of(raw: pa.RecordBatch, index: int, cause: str) -> Letter:
         record.get("key"),
         record["value"],
         None if stamp is None else round(stamp.timestamp() * 1000),
+        tuple((each["key"], each["value"]) for each in record.get("headers") or ()),
+        is_row,
     )

@@ -71,6 +71,8 @@ class Known:
     positions: Mapping[Place, int]
     topic_ids: Mapping[str, str]
     checkpoint_id: str | None
+    halfway: Mapping[Place, int] | None = None
+    """Where a batch ends that some lanes have and others have not."""
 
 
 def count(ranges: Iterable[Range]) -> int:
@@ -90,6 +92,11 @@ def remaining(
     topics = {topic for topic, _ in positions}
     left = []
     for each in ranges:
+        if each.until < each.start:
+            raise LedgerError(
+                f"the batch goes back from {each.start} to {each.until} in {each.topic}/"
+                f"{each.partition}: the log was cut off, or the topic was made anew."
+            )
         held = positions.get(each.place)
         at = held if held is not None else 0 if each.topic in topics else each.start
         if at < each.start:

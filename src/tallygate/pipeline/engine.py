@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import InputError, UnreachableError
 from tallygate.failpoints import reach
+from tallygate.kafka.fetching import close_idle
 from tallygate.kafka.groups import Mirror
 from tallygate.ledger.ranges import Place, count, is_topic
 from tallygate.pipeline.lateness import WATERMARK
@@ -81,6 +82,7 @@ class Engine:
         self.called.let_go()
         if self.mirror is not None:
             self.mirror.close()
+        close_idle()
 
     def process(self, frame: DataFrame, batch_id: int) -> None:
         """Bring one batch into the sink."""
@@ -105,11 +107,15 @@ class Engine:
         if self.limits.late:
             passed = self.checkpoint.watermark(batch_id - 1) if batch_id else 0
             frame.sparkSession.sparkContext.setLocalProperty(WATERMARK, str(passed or 0))
+        topics = {each.topic for each in batch.ranges if is_topic(each.topic)}
+        new = topics - self._known_topics or self.last is None
+        ids = self.topic_ids(sorted(topics)) if new else {}
+        if new:
+            self.store.remember(self.checkpoint.id, ids)
         written = self._written(frame, batch)
         reach("batch-committed", batch_id)
-        topics = {each.topic for each in batch.ranges if is_topic(each.topic)}
-        if topics - self._known_topics or self.last is None:
-            self.store.remember(self.checkpoint.id, self.topic_ids(sorted(topics)))
+        if new:
+            self.store.remember(self.checkpoint.id, ids)  # where it had no place for it before
             self._known_topics |= topics
         positions = {each.place: each.until for each in batch.ranges}
         if self.mirror is not None:
@@ -162,9 +168,9 @@ class Engine:
                 deadline = deadline or now + self.patience
                 if now >= deadline:
                     raise UnreachableError(
-                        f"batch {batch.id} could not be written to {self.store.target} for "
-                        f"{self.patience:.0f} s: {error}. What the ledger has is in the sink, the "
-                        "rest is not; start again when the store answers."
+                        f"batch {batch.id} could not be brought to {self.store.target} for "
+                        f"{self.patience:.0f} s: {str(error).rstrip('.')}. What the ledger has is "
+                        "in the sink, the rest is not; start again when there is an answer."
                     ) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)

@@ -11,7 +11,7 @@ with the exact ranges.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +30,7 @@ from tallygate.pipeline.engine import Engine, Progress
 from tallygate.records.decoding import Decoder
 from tallygate.sinks.store import Keeper, Shape, Store
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spark.plan import Plan, read_plan
+from tallygate.spark.plan import Plan, needed_columns, read_plan
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.saying import reason
 from tallygate.spec import DeadLetters
@@ -49,8 +49,9 @@ class Job:
     """A streaming frame, and where it goes."""
 
     name: str
-    build: Callable[[Keeper, Checkpoint | None], DataFrame]
-    """Makes the frame; without a checkpoint one to look at, for which no static side is read."""
+    build: Callable[[Keeper, Checkpoint | None, Collection[str] | None], DataFrame]
+    """Makes the frame; without a checkpoint one to look at, for which no static side is read. If
+    it is known which columns of its sources are needed, the others are left out."""
     store: Store
     checkpoint: str
     connection: Connection | None
@@ -58,6 +59,9 @@ class Job:
     mode: str = "append"
     trigger: Mapping[str, str | bool] = field(default_factory=dict)
     decoder: Decoder | None = None
+    """Given if the frame holds raw records."""
+    fetches: bool = False
+    """Whether whoever writes those also reads them, in place of Spark."""
     limits: DeadLetters = field(default_factory=DeadLetters)
     accept_loss: bool = False
     told: Callable[[Progress], None] = lambda _: None
@@ -85,7 +89,7 @@ def look(job: Job, checkpoint: Checkpoint | None = None) -> tuple[Plan, Shape]:
 
 
 def _look(job: Job, checkpoint: Checkpoint | None) -> tuple[Plan, Shape]:
-    frame = job.build(job.store.keeper(), checkpoint)
+    frame = job.build(job.store.keeper(), checkpoint, None)
     plan = read_plan(frame)
     try:
         refuse(frame, job.mode, repeats=_repeats(job, plan))
@@ -99,7 +103,17 @@ def _look(job: Job, checkpoint: Checkpoint | None) -> tuple[Plan, Shape]:
         schema = plan.frame.schema
         return plan, Shape(schema, plan.carries, plan.narrow, plan.stateful, anchored, exact)
     schema = from_arrow_schema(job.decoder.schema)
-    return plan, Shape(schema, True, True, False, decoder=job.decoder)
+    source = job.connection if job.fetches else None
+    return plan, Shape(schema, True, True, False, decoder=job.decoder, source=source)
+
+
+def _spared(job: Job, plan: Plan, checkpoint: Checkpoint) -> Plan:
+    """The same plan without columns that nobody reads."""
+    needed = needed_columns(plan.frame)
+    if not needed:
+        return plan
+    with _ONE_AT_A_TIME:
+        return read_plan(job.build(job.store.keeper(), checkpoint, needed))
 
 
 def _repeats(job: Job, plan: Plan) -> str | None:
@@ -135,13 +149,13 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         divisible = shape.narrow if job.to_topic else shape.carries  # lanes cannot be trimmed
         _reconcile(checkpoint, known, shape, divisible, job.note)
     # Once more: its tasks must have the new run's right to write, and its next batch's tables.
-    plan, _ = look(job, checkpoint)
+    plan = _spared(job, look(job, checkpoint)[0], checkpoint)
     engine = Engine(
         job.store,
         job.store.sink(shape),
         checkpoint,
         job.limits,
-        _topic_ids(job.connection),
+        lambda topics: _topic_ids(topics, known, job),
         _mirror(job),
         told=job.told,
         letters=job.store.letters(),
@@ -160,11 +174,14 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     return query, engine
 
 
-def _topic_ids(connection: Connection | None) -> Callable[[list[str]], Mapping[str, str]]:
-    def ask(topics: list[str]) -> Mapping[str, str]:
-        return {} if connection is None else topic_ids(topics, connection)
-
-    return ask
+def _topic_ids(topics: list[str], known: Known | None, job: Job) -> Mapping[str, str]:
+    """The ids for the ledger to remember, which must not differ from those it has."""
+    if job.connection is None:
+        return {}
+    now = topic_ids(topics, job.connection)
+    if known is not None:
+        _check_ids(known, now, job)
+    return now
 
 
 def _mirror(job: Job) -> Mirror | None:
@@ -205,33 +222,40 @@ def _check_source(known: Known, job: Job) -> None:
                 f"topic {topic!r} of pipeline {job.name!r} is gone. If it was renamed or deleted "
                 "on purpose, start a pipeline of another name."
             )
-        if known.topic_ids.get(topic, now[topic]) != now[topic]:
+    _check_ids(known, now, job)
+    _lost(known, job)
+
+
+def _check_ids(known: Known, now: Mapping[str, str], job: Job) -> None:
+    for topic, topic_id in now.items():
+        if known.topic_ids.get(topic, topic_id) != topic_id:
             raise LostRangeError(
                 f"topic {topic!r} was deleted and made anew since pipeline {job.name!r} read it: "
                 "its offsets mean other records now. Start a pipeline of another name for the new "
                 "topic."
             )
-    if not job.accept_loss:
-        lost = _lost(known, job)
-        if lost:
-            listed = ", ".join(f"{each} ({len(each)} records)" for each in lost)
-            raise LostRangeError(
-                f"retention removed records that pipeline {job.name!r} had not read: {listed}. "
-                "Restore them, or start with --accept-loss: the range is then kept in the ledger "
-                "as lost."
-            )
 
 
 def _lost(known: Known, job: Job) -> list[Range]:
+    """What is gone before it was read; an error unless that is accepted. Rows in lanes cannot be
+    told apart, so where some lanes have a batch and others have not, all of it is given up."""
     places = sorted(place for place in known.positions if is_topic(place[0]))
     if job.connection is None or not places:
         return []
     earliest = list_offsets(places, OffsetSpec.earliest(), job.connection)  # type: ignore[no-untyped-call]
-    return [
-        Range(*place, known.positions[place], earliest[place])
+    furthest = known.halfway or known.positions
+    lost = [
+        Range(*place, known.positions[place], max(earliest[place], furthest[place]))
         for place in places
         if earliest[place] > known.positions[place]
     ]
+    if lost and not job.accept_loss:
+        listed = ", ".join(f"{each} ({len(each)} records)" for each in lost)
+        raise LostRangeError(
+            f"retention removed records that pipeline {job.name!r} had not read: {listed}. Restore "
+            "them, or start with --accept-loss: the range is then kept in the ledger as lost."
+        )
+    return lost
 
 
 def _accept_losses(known: Known, job: Job) -> None:
@@ -259,7 +283,7 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
     if known.checkpoint_id is not None and checkpoint.id != known.checkpoint_id:
         raise LedgerError(f"{checkpoint.path} is the checkpoint of another query. {cure}")
     start, end = _next(checkpoint)
-    if shape.exact and not _within(known.positions, start, end, divisible=False):
+    if shape.exact and not _within(known, start, end, divisible=False):
         raise LedgerError(
             f"the checkpoint {checkpoint.path} is not the one that the ledger goes with: its next "
             f"batch begins elsewhere, and what it would hold is not what was written. {cure}"
@@ -312,26 +336,29 @@ def _reconcile(
     if shape.anchored:
         return
     if checkpoint.planned is not None:
-        if _within(known.positions, *_next(checkpoint), divisible=divisible):
+        if _within(known, *_next(checkpoint), divisible=divisible):
             return
         aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
         note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
     elif checkpoint.id is not None:
         checkpoint.set_aside(f"aside-{checkpoint.id}")
-    checkpoint.seed(known.positions)
+    checkpoint.seed(known.positions, known.halfway)
     note("reading goes on from the ledger")
 
 
 def _within(
-    positions: Mapping[Place, int],
+    known: Known,
     start: Mapping[Place, int],
     end: Mapping[Place, int],
     *,
     divisible: bool,
 ) -> bool:
     """Whether the next batch can be done, skipped or, if divisible, trimmed."""
+    positions = known.positions
     begins = {place: start.get(place, 0) for place in positions}
     ends = {place: end.get(place, begins[place]) for place in positions}
     if divisible:
         return all(begins[place] <= at <= ends[place] for place, at in positions.items())
+    if known.halfway is not None:
+        return (begins, ends) == (positions, known.halfway)
     return positions in (begins, ends)

@@ -1,7 +1,7 @@
 """Pipelines as users run them: a `Pipeline`, or `write_stream` for a Spark job that exists."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import HEADERS, RECORDS
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.lateness import Lateness, lateness_of
 from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
@@ -48,8 +49,6 @@ from tallygate.stack import running_dsn
 from tallygate.units import duration_ms
 
 __all__ = ["Pipeline", "write_stream"]
-
-RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
 class Pipeline(PipelineSpec):
@@ -144,7 +143,9 @@ class Pipeline(PipelineSpec):
         topics = read_topics(self)
         return Job(
             name=self.name,
-            build=lambda keeper, at: self._frame(spark, connection, keeper, statics, at),
+            build=lambda keeper, at, needed: self._frame(
+                spark, connection, keeper, statics, at, needed
+            ),
             store=store_of(
                 self.sink, self.name, self.delivery, connection, topics, spark, settings
             ),
@@ -153,6 +154,7 @@ class Pipeline(PipelineSpec):
             mode=getattr(self.sink, "mode", "append"),
             trigger=trigger,
             decoder=None if raw is None else decoder_of(raw),
+            fetches=raw is not None and _fetchable(raw, connection),
             limits=self.dead_letters,
             accept_loss=accept_loss,
             told=told,
@@ -199,13 +201,17 @@ class Pipeline(PipelineSpec):
         keeper: Keeper,
         statics: Statics,
         checkpoint: Checkpoint | None,
+        needed: Collection[str] | None,
     ) -> DataFrame:
         lateness = lateness_of(self, spark)
         if self._raw is not None:
             assert connection is not None
-            return raw_stream(spark, self._raw, connection).select(*RAW_COLUMNS)
+            if isinstance(self.sink, KafkaSink):
+                raw = raw_stream(spark, self._raw, connection, headers=True)
+                return raw.select(*RECORDS.names, HEADERS.name)
+            return raw_stream(spark, self._raw, connection).select(*RECORDS.names)
         views = {
-            name: self._stream(spark, source, connection, keeper, lateness)
+            name: self._stream(spark, source, connection, keeper, lateness, needed)
             for name, source in self.streams.items()
         }
         if self.transform is None and isinstance(self.source, Kafka):
@@ -221,12 +227,13 @@ class Pipeline(PipelineSpec):
         connection: Connection | None,
         keeper: Keeper,
         lateness: Lateness | None,
+        needed: Collection[str] | None,
     ) -> DataFrame:
         if not isinstance(source, Kafka):
             return other_stream(spark, source)
         assert connection is not None
         raw = raw_stream(spark, source, connection)
-        return decoded(raw, source, keeper, lateness=lateness)
+        return decoded(raw, source, keeper, lateness=lateness, needed=needed)
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":
@@ -284,6 +291,11 @@ def write_stream(
     query, engine = launched(job, frame.sparkSession)
     Heart(job.store, query, engine, alone=True).start()
     return query
+
+
+def _fetchable(source: Kafka, connection: Connection | None) -> bool:
+    """Whether reading without Spark's source is the same: nothing was said to that one alone."""
+    return connection is not None and not (source.options or connection.java_properties)
 
 
 def _said(source: Kafka | Files | Socket | Rate) -> str:

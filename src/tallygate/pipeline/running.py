@@ -13,7 +13,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.errors import FencedError, QueryError, TallygateError, UnreachableError
+from tallygate.errors import (
+    FencedError,
+    LostRangeError,
+    QueryError,
+    TallygateError,
+    TopicError,
+    UnreachableError,
+)
 from tallygate.pipeline.engine import Engine, Progress, StopRequested
 from tallygate.pipeline.launch import Job, diagnose, launch
 from tallygate.sinks.store import Store
@@ -77,7 +84,8 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
     failure = heart.failure or engine.failure or query.exception()
     if isinstance(failure, StopRequested) or (stopping and failure is None):
         failure = None
-    if failure is not None and not isinstance(failure, TallygateError):
+    unread = isinstance(failure, LostRangeError | TopicError | UnreachableError)
+    if unread or not isinstance(failure, TallygateError | None):
         try:
             diagnose(job)
         except UnreachableError:

@@ -2,27 +2,29 @@
 
 Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
 its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
-the rows, and nothing crosses between the JVM and Python twice.
+the rows, and mostly the reading too (see `sinks.rows`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
 from tallygate.ledger.letters import letter_of
 from tallygate.pipeline.lateness import Lateness
 from tallygate.records import avro
-from tallygate.records.decoding import COORDINATES, METADATA, Decoder
+from tallygate.records.decoding import COORDINATES, METADATA, Decoder, fit_records
 from tallygate.sinks.store import Keeper
 from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
@@ -31,10 +33,11 @@ from tallygate.units import time_ms
 __all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "other_stream", "raw_stream"]
 
 FETCH_WAIT_MS = 20
-_HEADERS = "array<struct<key:string,value:binary>>"
 
 
-def raw_stream(spark: SparkSession, source: Kafka, connection: Connection) -> DataFrame:
+def raw_stream(
+    spark: SparkSession, source: Kafka, connection: Connection, *, headers: bool = False
+) -> DataFrame:
     """The records of the source as Kafka has them."""
     reader = spark.readStream.format("kafka").options(**connection.spark())
     reader = reader.option("kafka.isolation.level", "read_committed")
@@ -48,7 +51,7 @@ def raw_stream(spark: SparkSession, source: Kafka, connection: Connection) -> Da
     reader = reader.options(**_start(source))
     if source.max_records is not None:
         reader = reader.option("maxOffsetsPerTrigger", source.max_records)
-    if source.headers:
+    if source.headers or headers:
         reader = reader.option("includeHeaders", "true")
     return reader.options(**source.options).load()
 
@@ -122,21 +125,40 @@ def decoded(
     saw: Callable[[pa.RecordBatch], None] | None = None,
     metadata: tuple[str, ...] = tuple(METADATA.names),
     lateness: Lateness | None = None,
+    needed: Collection[str] | None = None,
 ) -> DataFrame:
     """The source's fields and metadata; what is unfit is left with the keeper, and by `lateness`
-    what is late. `saw` is shown each block of raw records, in the worker."""
+    what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
+    `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
+    read it nevertheless is an error."""
     decoder = decoder_of(source, metadata)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
-        schema = schema.add("_headers", t._parse_datatype_string(_HEADERS))
+        schema = schema.add("_headers", t._parse_datatype_string(HEADERS_DDL))
     if lateness is not None and not pa.types.is_timestamp(_type(decoder.schema, lateness.column)):
         raise ConfigError(f"the watermark's column {lateness.column!r} is no timestamp.")
-    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness)
+    given = [each for each in schema.fields if needed is None or each.name in needed]
+    given = given or schema.fields[-1:]  # or it could not be told how many rows there are
+    names = [each.name for each in given]
+    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
 
-    return raw.mapInArrow(run, schema)
+    frame = raw.mapInArrow(run, t.StructType(given))
+    if given == schema.fields:
+        return frame
+    return frame.select(
+        *(
+            f.col(each.name) if each in given else _left_out(each).alias(each.name)
+            for each in schema.fields
+        )
+    )
+
+
+def _left_out(column: t.StructField) -> Column:
+    said = f"column {column.name} is read, and was taken for one that nobody needs"
+    return f.raise_error(said).cast(column.dataType)
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType:
@@ -150,18 +172,19 @@ class _DecodeStep:
     headers: bool
     saw: Callable[[pa.RecordBatch], None] | None
     lateness: Lateness | None
+    given: list[str]
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for raw in blocks:
             if self.saw is not None and raw.num_rows:
                 self.saw(raw)
             fit, unfit = self.decoder.decode(raw)
-            if unfit:
-                self.keeper.keep([letter_of(raw, each.index, each.cause) for each in unfit])
-            if self.lateness is not None and (late := self.lateness.letters(raw, fit)):
-                self.keeper.keep(late)
+            letters = [letter_of(raw, each.index, each.cause) for each in unfit]
+            if self.lateness is not None:
+                letters += self.lateness.letters(raw, fit)
+            if letters:
+                # All of a block at a time: a topic keeps none before the last that it has.
+                self.keeper.keep(letters)
             if self.headers:
-                bad = {each.index for each in unfit}
-                good = pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64())
-                fit = fit.append_column("_headers", raw.column("headers").take(good))
-            yield fit
+                fit = fit.append_column("_headers", fit_records(raw, unfit).column(HEADERS.name))
+            yield fit.select(self.given)

@@ -4,7 +4,6 @@ Rows, dead letters and the ledger must share one transaction, so everything that
 goes through here: blocks of Arrow by `ingest`, the few statements of the ledger by `rows`.
 """
 
-import atexit
 import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,6 +13,8 @@ import psycopg
 import pyarrow as pa
 from adbc_driver_manager import AdbcStatusCode
 
+from tallygate.pool import Pool
+from tallygate.postgres.connecting import WATCHFUL, watchful
 from tallygate.postgres.plain import PlainConnection
 
 __all__ = ["ArrowConnection", "Connected", "is_gone", "is_lost", "is_refusal", "pooled"]
@@ -25,8 +26,11 @@ class ArrowConnection:
     """Statements belong to a transaction that begins by itself and ends by commit or rollback."""
 
     def __init__(self, dsn: str) -> None:
-        self._connection = adbc.connect(dsn)
+        self._connection = adbc.connect(watchful(dsn), autocommit=True)
         self._cursor = self._connection.cursor()
+        self.rows(WATCHFUL)
+        self._transaction = self._connection.adbc_connection
+        self._transaction.set_autocommit(False)
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement with $1, $2…; return what it returns."""
@@ -41,10 +45,10 @@ class ArrowConnection:
         return int(self._cursor.adbc_ingest(table, reader, mode="append", db_schema_name=schema))
 
     def commit(self) -> None:
-        self._connection.commit()
+        self._transaction.commit()
 
     def rollback(self) -> None:
-        self._connection.rollback()
+        self._transaction.rollback()
 
     def close(self) -> None:
         """Close without complaint: the connection may be broken already."""
@@ -54,45 +58,33 @@ class ArrowConnection:
 
 
 Connected = ArrowConnection | PlainConnection
-_free: dict[tuple[str, bool], list[Connected]] = {}
+_connections: Pool[Connected] = Pool()
 
 
 @contextlib.contextmanager
 def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
-    """A connection that nobody else uses meanwhile; a careful one has savepoints.
+    """A connection of one's own for a while; a careful one has savepoints. If two shared one, one
+    would commit the other's rows. What is not committed at the end is rolled back."""
 
-    Two queries of one driver run in two threads: if they shared a connection, one would commit the
-    other's rows. What is not committed at the end is rolled back. Whatever fails inside closes
-    the connection: its state after a failure is not worth a guess."""
-    free = _free.setdefault((dsn, careful), [])
-    try:
-        connection = free.pop()
-    except IndexError:
-        connection = PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
-    try:
+    def connect() -> Connected:
+        return PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
+
+    with _connections.taken((dsn, careful), connect) as connection:
         yield connection
         connection.rollback()
-    except BaseException:
-        connection.close()
-        raise
-    free.append(connection)
-
-
-@atexit.register
-def _close_free() -> None:
-    """While the driver's library can still do it: once the interpreter takes its parts down, in
-    an order of its own, closing a connection can bring the whole process down."""
-    for free in _free.values():
-        while free:
-            free.pop().close()
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the server went away, or broke off by itself: the outcome is unknown."""
+    """Whether the server went away, or broke off by itself: the outcome is unknown. It may also
+    have become one that only reads, or have ended what was idle or waited too long."""
     if not isinstance(error, adbc.Error | psycopg.Error) or is_gone(error) or is_refusal(error):
         return False
     state = error.sqlstate
-    return not state or state[:2] in ("08", "40", "53", "57", "XX")
+    return (
+        not state
+        or state[:2] in ("08", "40", "53", "57", "XX")
+        or state in ("25006", "25P03", "55P03")
+    )
 
 
 def is_gone(error: BaseException) -> bool:

@@ -1,19 +1,51 @@
-"""Reaching a PostgreSQL by its DSN, and saying why when it cannot be reached."""
+"""Reaching a PostgreSQL by its DSN, and saying why when it cannot be reached.
+
+**Nobody waits for the dead.** A machine that loses its power, or a network that goes silent, closes
+no connection. By the defaults of Linux the other side believes in it for two hours: a client that
+waits for an answer, a server process that waits for more rows and keeps its locks. So both ask,
+after some seconds of silence, whether the other is there.
+"""
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tallygate.errors import ConfigError, UnreachableError
 
-__all__ = ["check_postgres", "connect", "jdbc", "masked"]
+__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "opened", "watchful"]
 
 OLDEST = 14
+_CLIENT = {
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+WATCHFUL = (
+    "SELECT set_config('tcp_keepalives_idle', '15', false), "
+    "set_config('tcp_keepalives_interval', '5', false), "
+    "set_config('tcp_keepalives_count', '3', false)"
+)
+"""What a server process is told first. Outside of a transaction, since a rollback would undo it."""
+
+
+def watchful(dsn: str) -> str:
+    """The DSN of a client that notices when the server is gone, unless the DSN says how itself."""
+    given = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    return make_conninfo("", **{**_CLIENT, **given})
+
+
+def opened(dsn: str, *, autocommit: bool = False, timeout: int | None = None) -> psycopg.Connection:
+    """A connection of which both sides are watchful."""
+    connection = psycopg.connect(watchful(dsn), autocommit=True, connect_timeout=timeout)
+    connection.execute(WATCHFUL)
+    connection.autocommit = autocommit
+    return connection
 
 
 def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psycopg.Connection:
     """Open a connection, or say in one sentence why not, without the password."""
     try:
-        return psycopg.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
+        return opened(dsn, autocommit=autocommit, timeout=max(2, round(timeout)))
     except psycopg.ProgrammingError:
         # What libpq says would quote the DSN, password and all.
         raise ConfigError(

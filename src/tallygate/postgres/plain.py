@@ -12,6 +12,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from tallygate.postgres.connecting import opened
+
 __all__ = ["JSON", "PlainConnection"]
 
 JSON = {b"json": b"1"}
@@ -26,7 +28,7 @@ class PlainConnection:
 
     @classmethod
     def open(cls, dsn: str) -> "PlainConnection":
-        return cls(psycopg.connect(dsn))
+        return cls(opened(dsn))
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement with $1, $2…; return what it returns."""

@@ -13,7 +13,7 @@ fit a decimal; times are ISO 8601, and UTC where they do not say.
 import base64
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -27,7 +27,7 @@ import pyarrow.json as pj
 from tallygate.errors import InputError
 from tallygate.records import avro
 
-__all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit"]
+__all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
 
 COORDINATES = ("_topic", "_partition", "_offset")
 METADATA = pa.schema(
@@ -76,11 +76,7 @@ class Decoder:
         unfit: list[Unfit] = []
         if columns is None:
             columns, unfit = self._careful(values)
-            if unfit:
-                bad = {each.index for each in unfit}
-                raw = raw.take(
-                    pa.array([i for i in range(len(values)) if i not in bad], pa.int64())
-                )
+            raw = fit_records(raw, unfit)
         extra = [_metadata(raw, name) for name in self.metadata]
         return pa.RecordBatch.from_arrays([*columns, *extra], schema=self.schema), unfit
 
@@ -183,6 +179,14 @@ class Decoder:
         return {
             name: _cell(cell, type_) for name, cell, type_ in zip(names, cells, types, strict=True)
         }
+
+
+def fit_records(raw: pa.RecordBatch, unfit: Collection[Unfit]) -> pa.RecordBatch:
+    """The records that are fit."""
+    if not unfit:
+        return raw
+    bad = {each.index for each in unfit}
+    return raw.take(pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64()))
 
 
 def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:

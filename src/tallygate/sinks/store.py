@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import types as t
 
+from tallygate.kafka.connection import Connection
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Known, Range
 from tallygate.records.decoding import Decoder
@@ -30,6 +31,8 @@ class Shape:
     """Whether it must be the very one that the ledger goes with, and not an older copy."""
     decoder: Decoder | None = None
     """Given if the frame holds raw records, which the sink decodes; `schema` is the decoded one."""
+    source: Connection | None = None
+    """Given if the sink also reads these records by itself, from these brokers."""
 
 
 class Keeper(Protocol):

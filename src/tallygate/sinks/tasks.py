@@ -5,24 +5,39 @@ happened, so that the driver need not read it out of one of Spark's errors.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tallygate.errors import FencedError
+from tallygate.errors import (
+    FencedError,
+    LostRangeError,
+    TallygateError,
+    TargetError,
+    TopicError,
+    UnreachableError,
+)
 from tallygate.ledger.ranges import Place, Range
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.sink import Retry, Written
 
-__all__ = ["Report", "run_tasks", "skipped", "slowest", "trimmed", "within"]
+__all__ = [
+    "Report",
+    "raised_as",
+    "run_tasks",
+    "skipped",
+    "slowest",
+    "trimmed",
+    "unmoved",
+    "within",
+]
 
 _SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
+        ("places", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))),
         ("attempt", pa.string()),
         ("rows", pa.int64()),
         ("letters", pa.int64()),
@@ -34,17 +49,24 @@ _SCHEMA = pa.schema(
     ]
 )
 _DDL = (
-    "topic string, partition int, attempt string, rows long, letters long, read double, "
-    "write double, commit double, problem string, message string"
+    "places array<struct<topic:string,partition:int>>, attempt string, rows long, letters long, "
+    "read double, write double, commit double, problem string, message string"
 )
+_RAISED: Mapping[str, type[TallygateError]] = {
+    "fenced": FencedError,
+    "lost": LostRangeError,
+    "topic": TopicError,
+    "unreachable": UnreachableError,
+    "denied": TargetError,
+}
 
 
 @dataclass
 class Report:
     """What a task did."""
 
-    topic: str | None = None
-    partition: int | None = None
+    places: set[Place] = field(default_factory=set)
+    """Where its records came from."""
     attempt: str = ""
     rows: int = 0
     letters: int = 0
@@ -55,27 +77,45 @@ class Report:
     message: str | None = None
 
     def block(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([self.__dict__], schema=_SCHEMA)
+        listed = [{"topic": topic, "partition": number} for topic, number in sorted(self.places)]
+        return pa.RecordBatch.from_pylist([{**self.__dict__, "places": listed}], schema=_SCHEMA)
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> "Report":
+        return cls(**{**row, "places": {(at["topic"], at["partition"]) for at in row["places"]}})
 
 
 def run_tasks(
     frame: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ) -> list[Report]:
-    """Run a task on each of the frame's partitions, and hear what they say; a fence and an unknown
-    outcome are raised, whatever else a task reports is its sink's to judge."""
+    """Run a task on each of the frame's partitions, and hear what they say; a fence, an unknown
+    outcome, a source that cannot be read and a target that will have none of it are raised,
+    whatever else a task reports is its sink's to judge."""
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(blocks)
 
     rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
-    reports = [Report(**row) for row in rows]
-    for report in reports:
-        if report.problem == "fenced":
-            raise FencedError(report.message)
+    reports = [Report.of(row) for row in rows]
+    for problem, error in _RAISED.items():
+        for report in reports:
+            if report.problem == problem:
+                raise error(report.message)
     for report in reports:
         if report.problem == "retry":
             raise Retry(report.message)
     return reports
+
+
+def raised_as(error: BaseException) -> str | None:
+    """The problem under which the driver raises such an error, if it is one that it does."""
+    return next((name for name, kind in _RAISED.items() if isinstance(error, kind)), None)
+
+
+def unmoved(left: Iterable[Range], reports: Iterable[Report]) -> list[Range]:
+    """What no task has moved the ledger for: it gave no rows, and the driver moves it."""
+    done = {place for report in reports for place in report.places}
+    return [each for each in left if each.place not in done]
 
 
 def skipped(frame: DataFrame, *, stateful: bool) -> Written:

@@ -116,13 +116,14 @@ class Checkpoint:
                 begun |= _kafka_places(text.lstrip("\0").splitlines()[-1]) or {}
         return begun
 
-    def seed(self, positions: Mapping[Place, int]) -> None:
-        """Make a new checkpoint whose next batch begins at these positions."""
-        offsets: dict[str, dict[str, int]] = {}
-        for (topic, partition), at in sorted(positions.items()):
-            offsets.setdefault(topic, {})[str(partition)] = at
-        settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
-        self._write("offsets/0", f"v1\n{json.dumps(settings)}\n{json.dumps(offsets)}")
+    def seed(
+        self, positions: Mapping[Place, int], halfway: Mapping[Place, int] | None = None
+    ) -> None:
+        """Make a new checkpoint whose next batch begins at these positions. If it ends `halfway`,
+        it is planned already, and Spark repeats it as one that was not finished."""
+        self._write("offsets/0", _entry(positions))
+        if halfway is not None:
+            self._write("offsets/1", _entry(halfway))
         self._write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
 
     @property
@@ -186,6 +187,15 @@ class Checkpoint:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+
+
+def _entry(positions: Mapping[Place, int]) -> str:
+    """A batch's end, as Spark writes it into its offset log."""
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, partition), at in sorted(positions.items()):
+        offsets.setdefault(topic, {})[str(partition)] = at
+    settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
+    return f"v1\n{json.dumps(settings)}\n{json.dumps(offsets)}"
 
 
 def _places(lines: Iterable[tuple[int, str]]) -> dict[Place, int]:

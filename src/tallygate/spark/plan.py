@@ -28,6 +28,7 @@ __all__ = [
     "kafka_servers",
     "list_of",
     "name_of",
+    "needed_columns",
     "read_plan",
     "text_of",
     "walk",
@@ -46,6 +47,20 @@ _STATEFUL = {
     "TransformWithStateInPySpark",
     "SessionWindow",
 }
+_SPARING = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "EventTimeWatermark",
+    "Filter",
+    "Generate",
+    "Join",
+    "Project",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+}
+"""Operators that look at nothing but what their expressions name."""
 _RAW = ("topic", "partition", "offset")
 
 
@@ -80,6 +95,26 @@ def read_plan(frame: DataFrame) -> Plan:
     why = "a join with a static side, which may shuffle" if joined else "narrow"
     carrying = _with_coordinates(frame, root, *carried)
     return Plan(carrying, True, not joined, stateful, replayable, why)
+
+
+def needed_columns(frame: DataFrame) -> set[str] | None:
+    """The columns of the decoding steps that the frame makes use of; None if that is not known.
+    Spark cannot know that a step of Python need not give out the rest."""
+    session = frame.sparkSession._jsparkSession
+    root = session.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed())
+    above = [node for node in walk(root) if not _decodes(node)]
+    if not {name_of(node) for node in above if _decodes_below(node)} <= _SPARING:
+        return None
+    read = {attribute.exprId().id() for attribute in list_of(root.output())}
+    for node in above:
+        read |= {attribute.exprId().id() for attribute in list_of(node.references().toSeq())}
+    return {
+        attribute.name()
+        for node in walk(root)
+        if _decodes(node)
+        for attribute in list_of(node.output())
+        if attribute.exprId().id() in read
+    }
 
 
 def foreign_sources(frame: DataFrame) -> list[str]:
@@ -229,13 +264,17 @@ def joins_streams(node: Any) -> bool:
 def _flows(node: Any) -> bool:
     """Whether records of the source come through here. They do so in a stream, and in the batch
     that an audit reads again, where they come from the decoding step."""
-    return bool(node.isStreaming()) or any(_decodes(each) for each in walk(node))
+    return bool(node.isStreaming()) or _decodes_below(node)
 
 
 def _decodes(node: Any) -> bool:
     return name_of(node) == "MapInArrow" and set(COORDINATES) <= {
         attribute.name() for attribute in list_of(node.output())
     }
+
+
+def _decodes_below(node: Any) -> bool:
+    return any(_decodes(each) for each in walk(node))
 
 
 def _joins_static(node: Any) -> bool:

@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.part import Part
 from tallygate.spec.places import line_of
-from tallygate.spec.sinks import Console, Delivery, Foreach, Memory, Sink, check_delivery
+from tallygate.spec.sinks import Console, Delivery, Foreach, KafkaSink, Memory, Sink, check_delivery
 from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
 from tallygate.units import duration_ms
@@ -19,6 +19,8 @@ __all__ = ["NAME", "DeadLetters", "PipelineSpec"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SPLITS = ("minpartitions", "maxrecordsperpartition")
+"""Options of Spark's Kafka source by which several tasks share a partition."""
 
 
 class DeadLetters(Part):
@@ -127,6 +129,12 @@ class PipelineSpec(Part):
                 if topic in topics:
                     raise ValueError(f"reads topic {topic!r} twice; one position stands for both")
                 topics.add(topic)
+            splits = [each for each in source.options if each.lower() in SPLITS]
+            if splits and isinstance(self.sink, KafkaSink):
+                raise ValueError(
+                    "writes to a topic, where one task at a time has the records of a partition; "
+                    f"remove the option {splits[0]} of {name}, which shares them out"
+                )
 
     def _check_socket(self) -> None:
         """A line from a socket is gone once it was read: nothing can be promised but that it does

@@ -17,6 +17,7 @@ def open_consumer(server: str, group: str, topic: str, partitions: list[int]) ->
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 5,  # a second by default, for which it then stands still
         }
     )
     consumer.assign([TopicPartition(topic, each, 0) for each in partitions])

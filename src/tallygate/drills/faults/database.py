@@ -21,9 +21,7 @@ UNANSWERED = "Its commit is done, but the answer is lost; Spark writes the batch
 class Between:
     """A pipeline and a plain job, each with a proxy of its own before the database."""
 
-    def __init__(
-        self, scene: Scene, *, driver_rows: int = 20_000, die_after: int | None = None
-    ) -> None:
+    def __init__(self, scene: Scene, *, driver_rows: int = 20_000, dies: bool = False) -> None:
         self.scene = scene
         self.ours = DatabaseProxy(scene.stack.dsn)
         self.theirs = DatabaseProxy(scene.stack.dsn)
@@ -31,7 +29,7 @@ class Between:
             scene.at_end.callback(proxy.close)
         sink = {"dsn": self.ours.dsn, "driver_rows": driver_rows}
         self.pipeline = scene.pipeline(scene.spec(sink=sink))
-        self.plain = scene.plain(dsn=self.theirs.dsn, die_after=die_after)
+        self.plain = scene.plain(dsn=self.theirs.dsn, dies=dies)
 
     def start(self) -> None:
         self.scene.start(self.pipeline, self.plain)

@@ -24,15 +24,10 @@ from tallygate.ledger.group import Names
 from tallygate.spark.standalone import spark_cluster
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS", "KILLED", "plain_killed_once"]
+__all__ = ["DRILLS", "KILLED"]
 
 DRILLS = Drills()
-SMALL = {"maxOffsetsPerTrigger": "1000"}
-KILLED = "Killed once after it wrote a batch, before Spark has noted the batch as done."
-
-
-def plain_killed_once(scene: Scene) -> Job:
-    return scene.plain(die_after=1, options=SMALL)
+KILLED = "Killed once after it wrote its first batch, before Spark has noted the batch as done."
 
 
 @DRILLS.add(
@@ -51,7 +46,7 @@ def driver_kill(scene: Scene) -> tuple[Control, ...]:
     scene.wait_committed(400)
     scene.catch_up()
     pipeline.stop()
-    plain_killed_once(scene).start()
+    scene.plain(dies=True).start()
     scene.wait_plain()
     return (scene.plain_control(KILLED),)
 
@@ -128,7 +123,7 @@ def kafka_driver_kill(scene: Scene) -> tuple[Control, ...]:
     scene.catch_up()
     pipeline.stop()
     scene.held = Counter(ids_in(ours, scene.connection))
-    plain = scene.plain(table=None, to_topic=theirs, die_after=1, options=SMALL)
+    plain = scene.plain(table=None, to_topic=theirs, dies=True)
     plain.start()
     return (_kafka_control(scene, theirs),)
 
@@ -138,17 +133,10 @@ def _topic_sink(scene: Scene, topic: str) -> dict[str, str]:
 
 
 def _kafka_control(scene: Scene, topic: str) -> Control:
-    everything = scene.workload.acknowledged
-    held: Counter[int] = Counter()
-
-    def done() -> bool:
-        held.update(Counter(ids_in(topic, scene.connection)) - held)
-        return everything <= set(held) and (scene.folder / "plain-died").exists()
-
-    wait_until(done, 90, "Spark's own sink did not catch up", every=1)
-    lost, twice = scene.missing_and_repeated(held)
-    what = "Killed once after it wrote a batch, before Spark has noted the batch as done."
-    return Control("Spark's own Kafka sink", what, "repeat", len(everything), lost, twice)
+    scene.wait_plain()
+    lost, twice = scene.missing_and_repeated(Counter(ids_in(topic, scene.connection)))
+    total = len(scene.workload.acknowledged)
+    return Control("Spark's own Kafka sink", KILLED, "repeat", total, lost, twice)
 
 
 @DRILLS.add(

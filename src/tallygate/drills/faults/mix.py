@@ -22,7 +22,7 @@ FAULTS = 3
 def mix(seed: int) -> Drill:
     def play(scene: Scene) -> tuple[Control, ...]:
         chance = random.Random(seed)
-        between = Between(scene, driver_rows=chance.choice([0, 20_000]), die_after=3)
+        between = Between(scene, driver_rows=chance.choice([0, 20_000]), dies=True)
         between.start()
         for _ in range(FAULTS):
             name = chance.choice(list(_FAULTS))

@@ -1,33 +1,36 @@
 """Kafka as the store of a pipeline: the target topic and the groups whose offsets are the
 ledger."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
-from tallygate.errors import LedgerError, TargetError
+from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
 from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import (
-    ANSWER_TIMEOUT,
     GroupClaim,
     Held,
     Mark,
     Names,
+    commit_offsets,
     committed,
     kept_as,
-    open_producer,
 )
-from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Known, Place, Range, is_topic
 from tallygate.records.decoding import COORDINATES
 from tallygate.settings import Settings
+from tallygate.sinks.kafka.letters import LetterCount, LetterTopic
 from tallygate.sinks.kafka.sink import KafkaTopicSink
-from tallygate.sinks.kafka.writer import KafkaWriter, send_letters
+from tallygate.sinks.kafka.writer import KafkaWriter
 from tallygate.sinks.local_run import LocalRun
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spec import KafkaSink
@@ -35,41 +38,16 @@ from tallygate.spec import KafkaSink
 __all__ = ["KafkaStore"]
 
 OPENED_AT_ONCE = 8
+RENEWED_EVERY = 3600.0
+LOST_KEPT = 20
 
 
-@dataclass(frozen=True)
-class _LetterTopic:
-    """Keeps unfit records in a topic, each once: a transaction of the record's own partition holds
-    the letters and how far they go, and letters that are there already are left out."""
+class _Part(NamedTuple):
+    """Offsets that one transactional id fences."""
 
-    connection: Connection
-    topic: str
-    claim: GroupClaim
-    names: Names
-
-    def keep(self, letters: list[Letter]) -> None:
-        places = sorted({(each.topic, each.partition) for each in letters})
-        for place in places:
-            own = [each for each in letters if (each.topic, each.partition) == place]
-            producer = open_producer(self.connection, self.names.letters_id(place))
-            consumer = clients.consumer(self.connection, group_id=self.claim.group)
-            try:
-                held = self.claim.at(consumer, [place])
-                at = held[place][0] if place in held else 0
-                new = [each for each in own if each.offset >= at]
-                if not new:
-                    continue
-                end = Range(*place, at, max(each.offset for each in new) + 1)
-                producer.begin_transaction()
-                send_letters(producer, self.topic, new)
-                producer.send_offsets_to_transaction(
-                    self.claim.offsets([end], held),
-                    consumer.consumer_group_metadata(),
-                    ANSWER_TIMEOUT,
-                )
-                producer.commit_transaction(ANSWER_TIMEOUT)
-            finally:
-                consumer.close()
+    group: str
+    transactional_id: str
+    places: tuple[Place, ...]
 
 
 class KafkaStore:
@@ -95,9 +73,10 @@ class KafkaStore:
         self._marks: dict[str, Mark] = {}
         self._narrow = True
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
-        self._counter: Consumer | None = None
-        self._counted = 0
+        self._counter: LetterCount | None = None
         self._run = LocalRun(settings.runs_dir, pipeline)
+        self._seen: dict[Place, int] = {}
+        self._renewed_at = time.monotonic()
 
     @property
     def target(self) -> str:
@@ -122,33 +101,39 @@ class KafkaStore:
             )
         if self._spec.format == "value" and "value" not in columns:
             raise TargetError("format value needs a column `value`, which the pipeline lacks.")
+        if self._spec.format == "value" and HEADERS.name in columns:
+            given = shape.schema[HEADERS.name].dataType.simpleString()
+            if given != HEADERS_DDL:
+                raise TargetError(
+                    f"the column `headers`, which becomes the headers of records, is {given} and "
+                    f"should be {HEADERS_DDL}; name it otherwise if it is something else."
+                )
         if self._letters_topic not in names:
-            self._topics.create(self._letters_topic)
+            self._topics.create_for_letters(self._letters_topic)
         self._narrow = shape.narrow
         self._check_way()
 
     def known(self) -> Known | None:
-        found = self._all()
+        groups = [self._held(group) for group in self._groups()]
+        found = _merged(groups, min)
         if not found:
             return None
         marks = [mark for _, mark in found.values()]
         ids = {topic: mark.topic_id for (topic, _), (_, mark) in found.items() if mark.topic_id}
         newest = max(marks, key=lambda mark: mark.epoch)
-        return Known({place: at for place, (at, _) in found.items()}, ids, newest.checkpoint_id)
+        lowest = {place: at for place, (at, _) in found.items()}
+        furthest = {place: at for place, (at, _) in _merged(groups, max).items()}
+        halfway = None if furthest == lowest else furthest
+        return Known(lowest, ids, newest.checkpoint_id, halfway)
 
     def _groups(self) -> list[str]:
         if self._narrow:
             return [self._names.group]
         return [self._names.lane_group(lane) for lane in range(self._lanes)]
 
-    def _all(self) -> dict[Place, tuple[int, Mark]]:
+    def _all(self) -> dict[Place, Held]:
         """The ledger: of several lanes the one that is furthest behind counts."""
-        lowest: dict[Place, tuple[int, Mark]] = {}
-        for group in self._groups():
-            for place, held in self._held(group).items():
-                if place not in lowest or held[0] < lowest[place][0]:
-                    lowest[place] = held
-        return lowest
+        return _merged([self._held(group) for group in self._groups()], min)
 
     def _held(self, group: str) -> dict[Place, Held]:
         return committed(self._connection, group, self._stand_in)
@@ -168,8 +153,8 @@ class KafkaStore:
 
     def keeper(self) -> Keeper:
         group = self._names.letters_group
-        claim = GroupClaim(self._pipeline, group, self._mark, self._stand_in)
-        return _LetterTopic(self._connection, self._letters_topic, claim, self._names)
+        connection, claim = self._connection.travelling(), self._claim(group)
+        return LetterTopic(connection, self._letters_topic, claim, self._names)
 
     def begin(self, shape: Shape, checkpoint: str) -> None:
         """Fence whoever had the ids, then write the new epoch beside every offset."""
@@ -184,54 +169,56 @@ class KafkaStore:
         self._mark = Mark.mine(newest.epoch + 1, 0 if self._narrow else self._lanes)
         self._make_stand_ins(before)
         self._run.begin(target=self.target, delivery=self._delivery, run=self._mark.epoch)
-        if self._delivery != "exactly-once":
-            return
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-            if self._narrow:
-                list(pool.map(self._take_place, sorted(before)))
-            else:
-                list(pool.map(self._take_lane, range(self._lanes)))
+            list(pool.map(self._take, self._parts(before)))
 
-    def _take_place(self, place: Place) -> None:
-        self._take(self._names.group, self._names.place_id(place), [place])
+    def _parts(self, places: Iterable[Place]) -> list[_Part]:
+        """The offsets of some partitions, by what fences them."""
+        names, every = self._names, tuple(sorted(places))
+        if self._narrow:
+            return [_Part(names.group, names.place_id(place), (place,)) for place in every]
+        lanes = range(self._lanes)
+        return [_Part(names.lane_group(lane), names.lane_id(lane), every) for lane in lanes]
 
-    def _take_lane(self, lane: int) -> None:
-        self._take(self._names.lane_group(lane), self._names.lane_id(lane), None)
+    def _take(self, part: _Part) -> None:
+        """Commit them anew, with this run's mark: whoever had the id is fenced."""
 
-    def _take(self, group: str, transactional_id: str, places: list[Place] | None) -> None:
-        producer = open_producer(self._connection, transactional_id)
-        held = committed(self._connection, group, self._stand_in)
-        mine = [place for place in held if places is None or place in places]
-        if not mine:
-            return
-        consumer = clients.consumer(self._connection, group_id=group)
-        try:
-            offsets = [
+        def marked(held: Mapping[Place, Held]) -> list[TopicPartition]:
+            return [
                 TopicPartition(
-                    kept_as(place[0], self._stand_in),
-                    place[1],
-                    held[place][0],
-                    self._marked(held[place][1]).text(),
+                    kept_as(topic, self._stand_in), number, at, self._mark.after(mark).text()
                 )
-                for place in mine
+                for (topic, number), (at, mark) in held.items()
             ]
-            with clients.explained(self._connection, f"taking over {transactional_id!r}"):
-                producer.begin_transaction()
-                producer.send_offsets_to_transaction(
-                    offsets, consumer.consumer_group_metadata(), ANSWER_TIMEOUT
-                )
-                producer.commit_transaction(ANSWER_TIMEOUT)
-        finally:
-            consumer.close()
 
-    def _marked(self, old: Mark) -> Mark:
-        return replace(
-            self._mark,
-            topic_id=old.topic_id,
-            checkpoint_id=old.checkpoint_id,
-            first=old.first,
-            lost=old.lost,
-        )
+        self._commit(part, marked, f"taking over {part.transactional_id!r}")
+
+    def _commit(
+        self,
+        part: _Part,
+        chosen: Callable[[Mapping[Place, Held]], list[TopicPartition]],
+        doing: str,
+    ) -> None:
+        claim = self._claim(part.group)
+        name = part.transactional_id if self._delivery == "exactly-once" else None
+        with clients.explained(self._connection, doing):
+            commit_offsets(self._connection, claim, name, part.places, chosen)
+
+    def _claim(self, group: str) -> GroupClaim:
+        return GroupClaim(self._pipeline, group, self._mark, self._stand_in, self._marks)
+
+    def _renew(self) -> None:
+        """Commit anew what has not moved since the last look, lest Kafka forgets it. A batch that
+        is just beginning there is fenced by this, or this by the batch: both are tried again.
+        Without a fence it would be repeated, which at most once must not be."""
+        if self._delivery == "at-most-once" or time.monotonic() < self._renewed_at + RENEWED_EVERY:
+            return
+        before, self._seen = self._seen, {place: at for place, (at, _) in self._all().items()}
+        self._renewed_at = time.monotonic()
+        still = {place for place, at in self._seen.items() if before.get(place) == at}
+        if self._narrow or still == self._seen.keys():  # a lane commits all of them at a time
+            for part in self._parts(still):
+                self._take(part)
 
     def _make_stand_ins(self, before: Mapping[Place, Any]) -> None:
         if not (self._stand_in or any(not is_topic(name) for name in self._read_topics)):
@@ -250,32 +237,27 @@ class KafkaStore:
                 self._topics.alter(name, partitions=wanted)
 
     def lose(self, lost: Iterable[Range], reason: str) -> None:
-        ranges = list(lost)
-        for group in self._groups():
-            held = self._held(group)
-            consumer = clients.consumer(self._connection, group_id=group)
-            try:
-                for each in ranges:
-                    self._move_past(each, held.get(each.place, (0, self._mark))[1], consumer)
-            finally:
-                consumer.close()
+        """Go on after lost ranges. Each reaches to where the furthest lane is."""
+        ranges = {each.place: each for each in lost}
 
-    def _move_past(self, lost: Range, old: Mark, consumer: Consumer) -> None:
-        mark = replace(self._marked(old), lost=(*old.lost, (lost.start, lost.until))[-20:])
+        def moved(held: Mapping[Place, Held]) -> list[TopicPartition]:
+            return [self._past(ranges[place], *held[place]) for place in held]
+
+        for part in self._parts(ranges):
+            self._commit(part, moved, "moving past a lost range")
+
+    def _past(self, lost: Range, at: int, old: Mark) -> TopicPartition:
+        if not lost.start <= at <= lost.until:
+            raise LedgerError(f"the ledger moved while {lost} was given up; start again.")
+        given_up = (*old.lost, (lost.start, lost.until))[-LOST_KEPT:]
+        mark = replace(self._mark.after(old), lost=given_up)
         name = kept_as(lost.topic, self._stand_in)
-        with clients.explained(self._connection, "moving past a lost range"):
-            consumer.commit(
-                offsets=[TopicPartition(name, lost.partition, lost.until, mark.text())],
-                asynchronous=False,
-            )
+        return TopicPartition(name, lost.partition, lost.until, mark.text())
 
     def sink(self, shape: Shape) -> KafkaTopicSink:
-        claims = tuple(
-            GroupClaim(self._pipeline, group, self._mark, self._stand_in, self._marks)
-            for group in self._groups()
-        )
+        claims = tuple(map(self._claim, self._groups()))
         writer = KafkaWriter(
-            self._connection,
+            self._connection.travelling(),
             self._spec.topic,
             self._letters_topic,
             claims,
@@ -289,14 +271,20 @@ class KafkaStore:
             shape.decoder,
             self._spec.key,
         )
-        return KafkaTopicSink(
+        sink = KafkaTopicSink(
             self._connection,
             writer,
             self._spec.key,
             self._spec.format,
             shape.stateful,
             COORDINATES if shape.carries else (),
+            shape.source,
         )
+        if self._delivery == "at-most-once":
+            # What is refused is not tried again: it has to be known before.
+            with contextlib.suppress(TallygateError):
+                sink.writer = replace(writer, limits=sink.rules())
+        return sink
 
     def remember(self, checkpoint_id: str | None, topic_ids: Mapping[str, str]) -> None:
         """Kept with the offsets of every batch from here on."""
@@ -307,25 +295,32 @@ class KafkaStore:
                 self._marks[name] = replace(self._mark, checkpoint_id=checkpoint_id)
 
     def letters(self) -> int:
-        """The letters read so far: counting goes on with every batch."""
+        """All letters that are there: counting goes on with every batch. Brokers that do not
+        answer just then are asked again with the next one."""
         if self._counter is None:
-            self._counter = clients.consumer(
-                self._connection, group_id=f"{self._names.group}/count"
-            )
-            self._counter.assign([TopicPartition(self._letters_topic, 0, 0)])
-        for message in self._counter.consume(10_000, 0.02):
-            error = message.error()
-            if error is None:
-                self._counted += 1
-            elif error.code() != KafkaError._PARTITION_EOF and error.fatal():
-                break
-        return self._counted
+            self._counter = LetterCount(self._topics, self._letters_topic)
+            return self._counter.count()
+        with contextlib.suppress(UnreachableError):
+            return self._counter.count()
+        return self._counter.counted
 
     def beat(self, progress: Mapping[str, Any]) -> bool:
         """A newer run is found out by the next commit."""
+        self._renew()
         return self._run.beat(progress)
 
     def end(self, outcome: str) -> None:
         self._run.end(outcome)
         if self._counter is not None:
             self._counter.close()
+
+
+def _merged(
+    groups: Iterable[Mapping[Place, Held]], chosen: Callable[..., Held]
+) -> dict[Place, Held]:
+    """Of what several groups hold of each partition, the one that is furthest behind, or ahead."""
+    found: dict[Place, Held] = {}
+    for group in groups:
+        for place, held in group.items():
+            found[place] = chosen(found.get(place, held), held, key=itemgetter(0))
+    return found

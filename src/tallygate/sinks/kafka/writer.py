@@ -2,26 +2,58 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from pyspark import TaskContext
 
-from tallygate.errors import FencedError, LedgerError, TopicError, UnreachableError
+from tallygate.errors import (
+    FencedError,
+    LedgerError,
+    LostRangeError,
+    TargetError,
+    TopicError,
+    UnreachableError,
+)
 from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.group import ANSWER_TIMEOUT, GroupClaim, Held, Names, open_producer
-from tallygate.ledger.letters import Letter, letter_of
+from tallygate.kafka.fetching import HEADERS
+from tallygate.kafka.producer import (
+    ANSWER_TIMEOUT,
+    REFUSED,
+    Failures,
+    abort,
+    producer_properties,
+    settle,
+)
+from tallygate.ledger.group import (
+    GroupClaim,
+    Held,
+    Names,
+    commit_offsets,
+    open_producer,
+)
+from tallygate.ledger.letters import Coordinates, Letter, letter_of
 from tallygate.ledger.ranges import MovedError, Place, Range
-from tallygate.records.decoding import COORDINATES, Decoder
-from tallygate.sinks.tasks import Report, trimmed
+from tallygate.records.decoding import COORDINATES, Decoder, fit_records
+from tallygate.sinks.kafka.limits import Limits
+from tallygate.sinks.kafka.sending import Header, RecordRows, produce, send_letters
+from tallygate.sinks.tasks import Report, raised_as, trimmed
 
-__all__ = ["KafkaWriter", "letter_headers", "send_letters"]
+__all__ = ["SOURCE", "KafkaWriter"]
+
+SOURCE = "tallygate.source"
+"""The header that says where a record came from."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +71,35 @@ class KafkaWriter:
     ranges: Mapping[Place, Range]
     trim: bool
     carries: bool
-    headers: bool
+    located: bool
+    """Whether records say where they are from, if that is known."""
     decoder: Decoder | None = None
     key: str | None = None
+    limits: Limits | None = None
+    """Of the topic, once it has refused something."""
 
-    def write(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(
+        self, source: Iterable[pa.RecordBatch], places: Iterable[Place]
+    ) -> Iterator[pa.RecordBatch]:
         """A narrow task: the rows of one source partition and its offset."""
-        yield from self._reported(iter(source), self._write)
+        yield from self._reported(iter(source), self._write, _Work(next(iter(places), None)))
 
     def write_lane(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """A task after a shuffle: the rows of one lane, and all source offsets in its group."""
-        yield from self._reported(iter(source), self._write_lane)
+        yield from self._reported(iter(source), self._write_lane, _Work())
+
+    def begin(self, claim: GroupClaim, transactional_id: str, ranges: Iterable[Range]) -> None:
+        """Write down where partitions begin, all at once, and fenced as what follows; for the
+        driver."""
+        starts = sorted(replace(each, until=each.start) for each in ranges)
+        if not starts:
+            return
+
+        def begun(held: Mapping[Place, Held]) -> list[TopicPartition]:
+            return claim.offsets(starts, held) if claim.check(starts, held) else []
+
+        places = [each.place for each in starts]
+        commit_offsets(self.connection, claim, transactional_id, places, begun)
 
     def move(self, ranges: Iterable[Range]) -> None:
         """Move the offsets of partitions that gave no rows; for the driver."""
@@ -58,14 +108,16 @@ class KafkaWriter:
             self._commit(_Transfer(self.claims[0], name, [each], iter(()), _Work()))
 
     def _reported(
-        self, source: Iterator[pa.RecordBatch], work: Callable[[Iterator[Any], "_Work"], None]
+        self,
+        source: Iterator[pa.RecordBatch],
+        work: Callable[[Iterator[Any], "_Work"], None],
+        done: "_Work",
     ) -> Iterator[pa.RecordBatch]:
-        done = _Work()
         started = time.perf_counter()
         try:
             work(done.timed(source), done)
-        except FencedError as error:
-            done.report.problem, done.report.message = "fenced", str(error)
+        except (FencedError, LostRangeError, TargetError) as error:
+            done.report.problem, done.report.message = raised_as(error), str(error)
         except (KafkaException, MovedError, TopicError, UnreachableError) as error:
             done.report.problem, done.report.message = "retry", str(error)
         total = time.perf_counter() - started
@@ -77,7 +129,7 @@ class KafkaWriter:
         first = next(blocks, None)
         if work.place is None:
             return
-        work.report.topic, work.report.partition = work.place
+        work.report.places = {work.place}
         wanted = [self.ranges[work.place]]
         rest = chain([first] if first else [], blocks)
         name = self.names.place_id(work.place)
@@ -98,21 +150,27 @@ class KafkaWriter:
         try:
             if self.delivery == "exactly-once":
                 # Opened before the offsets are read: this ends what an older producer left open.
-                producer = open_producer(self.connection, transfer.transactional_id)
+                failures = Failures()
+                name = transfer.transactional_id
+                producer = open_producer(self.connection, name, failures, **self._sized())
                 if transfer.is_due(consumer):
-                    self._in_transaction(producer, consumer, transfer)
+                    self._in_transaction(producer, consumer, transfer, failures)
             elif transfer.is_due(consumer):
                 self._apart(consumer, transfer)
         finally:
             consumer.close()
 
     def _in_transaction(
-        self, producer: Producer, consumer: Consumer, transfer: "_Transfer"
+        self,
+        producer: Producer,
+        consumer: Consumer,
+        transfer: "_Transfer",
+        failures: Failures,
     ) -> None:
         try:
             producer.begin_transaction()
             self._send(producer, transfer)
-            producer.flush()
+            settle(producer, failures)
             reach("rows-written", self.batch)
             producer.send_offsets_to_transaction(
                 transfer.offsets(), consumer.consumer_group_metadata(), ANSWER_TIMEOUT
@@ -129,21 +187,32 @@ class KafkaWriter:
                 raise MovedError(
                     "the transaction was fenced: another attempt or another run opened the same id"
                 ) from error
+            abort(producer)
+            self._check_refused([*failures.known, (self.topic, error.args[0])])
+            raise
+        except BaseException:
+            abort(producer)
             raise
 
     def _apart(self, consumer: Consumer, transfer: "_Transfer") -> None:
         """At least once: the rows, then the offsets. At most once: the other way round."""
-        failures: list[KafkaError] = []
+        failures = Failures()
         producer = clients.producer(
             self.connection,
-            **producer_properties(),
+            **{**producer_properties(any_size=True), **self._sized()},
             delivery_report_only_error=True,
-            on_delivery=lambda error, _: failures.append(error),
+            on_delivery=failures.note,
         )
 
         def rows() -> None:
-            self._send(producer, transfer)
-            if producer.flush(ANSWER_TIMEOUT) or failures:
+            try:
+                self._send(producer, transfer)
+            except KafkaException as error:
+                self._check_refused([(self.topic, error.args[0])])
+                raise
+            left = producer.flush(ANSWER_TIMEOUT)
+            self._check_refused(failures.known)
+            if left or failures.known:
                 raise UnreachableError("Kafka did not acknowledge the rows in time")
             reach("rows-written", self.batch)
 
@@ -156,17 +225,29 @@ class KafkaWriter:
             step()
             reach("committed", self.batch)
 
+    def _sized(self) -> dict[str, int]:
+        """Records that are taken one by one are also refused if they are too large together."""
+        if self.limits is None:
+            return {}
+        return {"batch_size": min(self.limits.largest, producer_properties()["batch_size"])}
+
+    def _check_refused(self, failures: Iterable[tuple[str, KafkaError]]) -> None:
+        """What a topic refuses once it refuses always: to try again would never end."""
+        for topic, error in failures:
+            if error.code() in REFUSED:
+                raise TargetError(_DENIED.format(topic, error.str().rstrip(".")))
+
     def _send(self, producer: Producer, transfer: "_Transfer") -> None:
         count, work = 0, transfer.work
         for number, block in enumerate(transfer.blocks):
-            _produce(producer, self.topic, block)
+            produce(producer, self.topic, block)
             count += len(block.values)
             if number == 0:
                 reach("rows-begun", self.batch)
-        send_letters(producer, self.letters_topic, work.letters)
+        send_letters(producer, self.letters_topic, work.letters, self.claims[0].pipeline)
         work.report.rows, work.report.letters = count, len(work.letters)
 
-    def _blocks(self, source: Iterator[pa.RecordBatch], work: "_Work") -> Iterator["_Rows"]:
+    def _blocks(self, source: Iterator[pa.RecordBatch], work: "_Work") -> Iterator[RecordRows]:
         for raw in source:
             if not raw.num_rows:
                 continue
@@ -176,33 +257,75 @@ class KafkaWriter:
                 continue
             if self.carries:
                 work.note(block.column(names[0]), block.column(names[1]))
-            if self.decoder is None:
-                yield self._rows(block, block.column("value"), block.column("key"), names)
-                continue
-            decoded, unfit = self.decoder.decode(block)
-            work.letters += [letter_of(block, each.index, each.cause) for each in unfit]
-            if unfit:
-                bad = {each.index for each in unfit}
-                good = [index for index in range(block.num_rows) if index not in bad]
-                block = block.take(pa.array(good, pa.int64()))
-            if not block.num_rows:
-                continue
-            keys = block.column("key")
-            if self.key is not None:
-                keys = decoded.column(self.key).cast(pa.string())
-            yield self._rows(block, block.column("value"), keys, names)
+            keys = None
+            if self.decoder is not None:
+                decoded, unfit = self.decoder.decode(block)
+                work.letters += [letter_of(block, each.index, each.cause) for each in unfit]
+                block = fit_records(block, unfit)
+                if not block.num_rows:
+                    continue
+                if self.key is not None:
+                    keys = decoded.column(self.key).cast(pa.string()).cast(pa.binary())
+            rows = self._rows(block, block.column("key") if keys is None else keys, names)
+            yield rows if self.limits is None else self._allowed(rows, self.limits, block, work)
 
-    def _rows(
-        self, block: pa.RecordBatch, values: pa.Array, keys: pa.Array, names: tuple[str, ...]
-    ) -> "_Rows":
-        if not (self.headers and self.carries):
-            return _Rows(values.to_pylist(), keys.to_pylist(), None)
-        begin = f"{block.column(names[0])[0].as_py()}/{block.column(names[1])[0].as_py()}@"
-        headers: list[Any] = [
-            [("tallygate.source", begin + str(offset))]
-            for offset in block.column(names[2]).to_pylist()
-        ]
-        return _Rows(values.to_pylist(), keys.to_pylist(), headers)
+    def _allowed(
+        self, rows: RecordRows, limits: Limits, block: pa.RecordBatch, work: "_Work"
+    ) -> RecordRows:
+        """What the topic takes; the rest becomes dead letters."""
+        found = {
+            index: cause
+            for index, record in enumerate(rows)
+            if (cause := limits.refusal(*record)) is not None
+        }
+        if found and not self.carries:
+            cause = next(iter(found.values()))
+            raise TargetError(
+                _DENIED.format(self.topic, cause)
+                + " It cannot be set aside, since it does not carry the coordinates of a record."
+            )
+        if not found:
+            return rows
+        raw = block.rename_columns([name.removeprefix("_") for name in block.schema.names])
+        for index, cause in found.items():
+            letter = letter_of(raw, index, cause, is_row=self.decoder is None)
+            if letter.at not in work.refused:  # of several rows of a record one is enough
+                work.refused.add(letter.at)
+                work.letters.append(letter)
+        return rows.without(found)
+
+    def _rows(self, block: pa.RecordBatch, keys: pa.Array, names: tuple[str, ...]) -> RecordRows:
+        headers: list[list[Header]] | None = None
+        if HEADERS.name in block.schema.names:
+            own = block.column(HEADERS.name)
+            if own.null_count < len(own):
+                headers = [_pairs(each) for each in own.to_pylist()]
+        if self.located and self.carries:
+            begin = f"{block.column(names[0])[0].as_py()}/{block.column(names[1])[0].as_py()}@"
+            offsets = block.column(names[2]).to_pylist()
+            where: list[Header] = [(SOURCE, begin + str(offset)) for offset in offsets]
+            if headers is None:
+                headers = [[each] for each in where]
+            else:
+                headers = [_marked(*each) for each in zip(headers, where, strict=True)]
+        return RecordRows(block.column("value").to_pylist(), keys.to_pylist(), headers)
+
+
+def _pairs(headers: list[dict[str, Any]] | None) -> list[Header]:
+    return [(each["key"], each["value"]) for each in headers or ()]
+
+
+def _marked(own: list[Header], where: Header) -> list[Header]:
+    """A record's own headers and where it is from; it may come from a topic of another pipeline,
+    and have such a mark already."""
+    return [*(each for each in own if each[0] != SOURCE), where]
+
+
+_DENIED = (
+    "topic {!r} refuses a record: {}. Nothing of the batch is written. Raise the topic's "
+    "max.message.bytes if the record is too large; if the topic is compacted, every record needs a "
+    "key; or filter it out in the transform."
+)
 
 
 @dataclass
@@ -210,7 +333,10 @@ class _Work:
     """What a task has done so far."""
 
     place: Place | None = None
+    """Known before it reads, or from the rows as they come."""
     letters: list[Letter] = field(default_factory=list)
+    refused: set[Coordinates] = field(default_factory=set)
+    """Records of which the topic would not have taken all."""
     held: Mapping[Place, Held] = field(default_factory=dict)
     """Where the group was before."""
     report: Report = field(default_factory=Report)
@@ -239,7 +365,7 @@ class _Transfer:
     claim: GroupClaim
     transactional_id: str
     wanted: list[Range]
-    blocks: Iterator["_Rows"]
+    blocks: Iterator[RecordRows]
     work: _Work
 
     def is_due(self, consumer: Consumer) -> bool:
@@ -248,45 +374,3 @@ class _Transfer:
 
     def offsets(self) -> list[TopicPartition]:
         return self.claim.offsets(self.wanted, self.work.held)
-
-
-def letter_headers(letter: Letter) -> list[tuple[str, str]]:
-    return [
-        ("tallygate.topic", letter.topic),
-        ("tallygate.partition", str(letter.partition)),
-        ("tallygate.offset", str(letter.offset)),
-        ("tallygate.timestamp", str(letter.time_ms or 0)),
-        ("tallygate.tries", "1"),
-        ("tallygate.cause", letter.cause[:1000]),
-    ]
-
-
-def send_letters(producer: Producer, topic: str, letters: Iterable[Letter]) -> None:
-    given = list(letters)
-    rows = _Rows(
-        [each.value for each in given],
-        [each.key for each in given],
-        [letter_headers(each) for each in given],
-    )
-    _produce(producer, topic, rows)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A block of records to send, by columns: that is how Arrow gives them, and it is quickest."""
-
-    values: list[bytes | None]
-    keys: list[bytes | None]
-    headers: list[Any] | None
-
-
-def _produce(producer: Producer, topic: str, rows: _Rows) -> None:
-    """Hand a block to the producer, waiting whenever its queue is full."""
-    produce, none = producer.produce, [None] * len(rows.values)
-    for value, key, headers in zip(rows.values, rows.keys, rows.headers or none, strict=True):
-        while True:
-            try:
-                produce(topic, value, key, headers=headers)
-                break
-            except BufferError:
-                producer.poll(0.05)

@@ -2,12 +2,11 @@
 
   driver      the ranges say that the batch is small: its rows are collected, and one transaction
               holds rows, dead letters and ledger. Lowest latency.
-  partition   rows are appended, and each Spark partition holds one Kafka partition: each task
-  commits
-              its rows with its own ledger row. Highest throughput: each row is written once.
+  partition   rows are appended, and no Kafka partition is spread over several tasks: each task
+              commits its rows with the ledger rows of its partitions. Highest throughput: each row
+              is written once.
   staged      anything else: tasks fill a staging table, and the driver merges it and moves the
-  ledger
-              in one transaction.
+              ledger in one transaction.
 
 **An unanswered commit is neither done nor failed.** Nothing here repeats a write by itself: when a
 store does not answer, `Retry` is raised, and the batch is planned again from what the ledger says.
@@ -25,6 +24,7 @@ from pyspark.sql import functions as f
 
 from tallygate.errors import TargetError, UnreachableError
 from tallygate.failpoints import reach
+from tallygate.kafka.connection import Connection
 from tallygate.ledger.postgres import BatchRow, Claim, PostgresLedger
 from tallygate.ledger.ranges import Range, count, is_topic, remaining
 from tallygate.postgres.arrow import Connected, is_refusal, pooled
@@ -41,8 +41,9 @@ from tallygate.sinks.postgres.writer import (
     problem_of,
     reason,
 )
+from tallygate.sinks.rows import FetchedRows, FrameRows, Rows, Task
 from tallygate.sinks.sink import Batch, Retry, Written
-from tallygate.sinks.tasks import Report, run_tasks, skipped, slowest
+from tallygate.sinks.tasks import Report, skipped, slowest, unmoved
 
 __all__ = ["PostgresSink"]
 
@@ -62,10 +63,12 @@ class PostgresSink:
     divisible: bool
     """Whether rows carry the coordinates of their records."""
     narrow: bool
-    """Whether each Spark partition holds the rows of one Kafka partition."""
+    """Whether no Kafka partition is spread over several tasks."""
     stateful: bool
     decoder: Decoder | None = None
     """For frames of raw records, which are decoded where they are written."""
+    source: Connection | None = None
+    """Given if those are also read there, from these brokers."""
     driver_rows: int = 20_000
     _careful: bool = field(default=False, init=False)
 
@@ -83,14 +86,20 @@ class PostgresSink:
         reach("batch-planned", batch.id)
         if not left:
             return skipped(frame, stateful=self.stateful)
-        writer = self._writer(batch, left, trim=batch.is_in_part(left))
-        prepared = self._prepared(frame)
+        rows = self._rows(frame, left)
+        writer = self._writer(batch, left, trim=not rows.exact and batch.is_in_part(left))
         counted = all(is_topic(each.topic) for each in left)  # elsewhere one may be a whole file
         if counted and count(left) <= self.driver_rows and self.mode != "replace":
-            return self._by_driver(prepared, writer, left)
-        if self._by_partition_fits(frame, batch):
-            return self._by_partition(prepared, writer, left)
-        return self._by_staging(prepared, writer, left)
+            return self._by_driver(rows, writer, left)
+        if self._plain_append and self.narrow and rows.keeps_whole(len(batch.whole)):
+            self._begin(each for each in left if each.place not in positions)
+            return self._by_partition(rows, writer, left)
+        return self._by_staging(rows, writer, left)
+
+    def _rows(self, frame: DataFrame, left: tuple[Range, ...]) -> Rows:
+        if self.source is not None:
+            return FetchedRows(frame.sparkSession, self.source, left)
+        return FrameRows(self._prepared(frame))
 
     def _writer(self, batch: Batch, left: tuple[Range, ...], *, trim: bool) -> Writer:
         return Writer(
@@ -126,18 +135,10 @@ class PostgresSink:
     def _plain_append(self) -> bool:
         return self.mode == "append" and not self.key
 
-    def _by_partition_fits(self, frame: DataFrame, batch: Batch) -> bool:
-        """One Spark partition for each range that holds anything, and no second one of the same."""
-        if not (self._plain_append and self.narrow):
-            return False
-        partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
-        return bool(partitions == len(batch.whole))
-
-    def _by_driver(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+    def _by_driver(self, given: Rows, writer: Writer, left: tuple[Range, ...]) -> Written:
         started = time.perf_counter()
-        table = frame.toArrow()
+        blocks = Blocks(writer, iter(given.collected()))
         read = time.perf_counter() - started
-        blocks = Blocks(writer, iter(table.to_batches()))
         rows = 0
         with pooled(self.dsn, careful=self._careful) as connection:
 
@@ -169,26 +170,34 @@ class PostgresSink:
             connection, ["driver"], count, careful=self._careful, letters=blocks.letters
         )
 
-    def _by_partition(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+    def _begin(self, ranges: Iterable[Range]) -> None:
+        """Write down where partitions begin before any of them moves. A partition that the ledger
+        does not know when it knows others of its topic is one that was added, and begins at 0."""
+        starts = [dataclasses.replace(each, until=each.start) for each in ranges if each.start]
+        if starts:
+            with pooled(self.dsn) as connection:
+                self.claim.check(connection)
+                self.claim.move(connection, starts)
+                connection.commit()
+
+    def _by_partition(self, given: Rows, writer: Writer, left: tuple[Range, ...]) -> Written:
         started = time.perf_counter()
-        task = dataclasses.replace(writer, single=True)
-        reports = self._reports(frame, task.write)
-        done = {(report.topic, report.partition) for report in reports}
-        empty = [each for each in left if each.place not in done]
+        task = dataclasses.replace(writer, single=not given.exact)
+        reports = self._reports(given, task.write)
         seconds = slowest(reports)
         with pooled(self.dsn) as connection:
             self.claim.check(connection)
-            self.claim.move(connection, empty)
+            self.claim.move(connection, unmoved(left, reports))
             rows = sum(report.rows for report in reports)
             self._record(connection, writer.batch, "partition", left, rows, seconds)
             connection.commit()
         return Written("partition", rows, {**seconds, "total": self._since(started)})
 
-    def _by_staging(self, frame: DataFrame, writer: Writer, left: tuple[Range, ...]) -> Written:
+    def _by_staging(self, given: Rows, writer: Writer, left: tuple[Range, ...]) -> Written:
         with pooled(self.dsn) as connection:
             self.staging.clear(connection)
             connection.commit()
-        reports = self._reports(frame, self._staged(writer).stage)
+        reports = self._reports(given, self._staged(writer).stage)
         reach("rows-staged", writer.batch)
         attempts = [report.attempt for report in reports if report.rows]
         staged = sum(report.rows for report in reports)
@@ -218,9 +227,9 @@ class PostgresSink:
         columns = _arrow(self.staging.staged)
         return dataclasses.replace(writer, schema=SCHEMA, table=self.staging.name, columns=columns)
 
-    def _reports(self, frame: DataFrame, task: Any) -> list[Report]:
+    def _reports(self, given: Rows, task: Task) -> list[Report]:
         """Run the tasks and hear what they say; what must not go on is raised."""
-        reports = run_tasks(frame, task)
+        reports = given.run(task)
         problems = {report.problem: str(report.message) for report in reports}
         if "target" in problems:
             raise self._changed(problems["target"])

@@ -114,6 +114,7 @@ class PostgresStore:
             shape.narrow,
             shape.stateful,
             shape.decoder,
+            shape.source,
             spec.driver_rows,
         )
 

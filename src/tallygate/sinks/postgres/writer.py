@@ -19,22 +19,23 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tallygate.errors import FencedError, LedgerError, TargetError
+from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
 from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.postgres import Claim
 from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.records.decoding import COORDINATES, Decoder
-from tallygate.sinks.tasks import Report, trimmed
+from tallygate.sinks.tasks import Report, raised_as, trimmed
 
 __all__ = ["Blocks", "Writer", "committed", "problem_of", "reason", "refused"]
 
 
 def problem_of(error: BaseException) -> str | None:
     """Tell apart what the driver treats differently; None is a defect and not for retrying."""
-    if isinstance(error, FencedError):
-        return "fenced"
+    raised = raised_as(error)
+    if raised is not None:
+        return raised
     if isinstance(error, MovedError) or is_lost(error):
         return "retry"
     if is_refusal(error):
@@ -79,7 +80,8 @@ class Blocks:
 
     writer: "Writer"
     source: Iterator[pa.RecordBatch]
-    place: Place | None = None
+    places: set[Place] = field(default_factory=set)
+    """What the task holds: known before it reads, or from the rows as they come."""
     letters: list[Letter] = field(default_factory=list)
     seconds: float = 0.0
     failure: BaseException | None = None
@@ -125,14 +127,13 @@ class Blocks:
         """Remember the one place that the rows come from, where there must be one."""
         if not self.writer.single:
             return
-        ends = pc.min_max(partitions).as_py()
-        first, last = topics[0].as_py(), topics[len(topics) - 1].as_py()
-        place = (first, ends["min"])
-        if (first, ends["min"]) != (last, ends["max"]) or self.place not in (None, place):
+        ends = {(topics[i].as_py(), partitions[i].as_py()) for i in (0, len(topics) - 1)}
+        numbers = pc.min_max(partitions).as_py()
+        self.places |= ends
+        if len(self.places) > 1 or numbers["min"] != numbers["max"]:
             raise LedgerError(
-                f"a task holds rows of {place} and of others: the plan is not narrow."
+                f"a task holds rows of {sorted(self.places)}: the plan is not narrow."
             )
-        self.place = place
 
 
 @dataclass(frozen=True)
@@ -151,28 +152,32 @@ class Writer:
     trim: bool
     divisible: bool
     single: bool
-    """Whether each task must hold the rows of one place only."""
+    """Whether each task must hold the rows of one place only, which it is to find out."""
     careful: bool
     decoder: Decoder | None = None
 
-    def write(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A task of the partition way: its rows and its partition's ledger row, committed by
-        itself.
+    def write(
+        self, source: Iterable[pa.RecordBatch], places: Iterable[Place]
+    ) -> Iterator[pa.RecordBatch]:
+        """A task of the partition way: its rows and the ledger rows of the partitions that it
+        holds, committed by itself.
 
         A second attempt of the same task, after a failure or by speculation, finds the ledger
         moved: its rows are rolled back, and the driver sees that nothing is left to do.
         """
-        yield from self._reported(source, self._write)
+        yield from self._reported(Blocks(self, iter(source), set(places)), self._write)
 
-    def stage(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def stage(
+        self, source: Iterable[pa.RecordBatch], places: Iterable[Place]
+    ) -> Iterator[pa.RecordBatch]:
         """A task of the staged way: its rows go to the staging table under an id of this attempt,
         of which the driver hears only if the attempt succeeds."""
-        yield from self._reported(source, self._stage)
+        yield from self._reported(Blocks(self, iter(source), set(places)), self._stage)
 
     def _reported(
-        self, source: Iterable[pa.RecordBatch], work: Callable[[Blocks, Report], None]
+        self, blocks: Blocks, work: Callable[[Blocks, Report], None]
     ) -> Iterator[pa.RecordBatch]:
-        report, blocks = Report(), Blocks(self, iter(source))
+        report = Report()
         started = time.perf_counter()
         try:
             work(blocks, report)
@@ -181,8 +186,7 @@ class Writer:
             report.problem, report.message = problem_of(cause), str(cause)
             if report.problem is None:
                 raise cause from None
-        if blocks.place is not None:
-            report.topic, report.partition = blocks.place
+        report.places = blocks.places
         report.letters, report.read = len(blocks.letters), blocks.seconds
         report.write = time.perf_counter() - started - report.read - report.commit
         yield report.block()
@@ -190,7 +194,7 @@ class Writer:
     def _write(self, blocks: Blocks, report: Report) -> None:
         incoming = iter(blocks)
         first = next(incoming, None)
-        if first is None and blocks.place is None:
+        if first is None and not blocks.places:
             return  # which partition this was is not known here: the driver moves it
         with pooled(self.dsn, careful=self.careful) as connection:
 
@@ -202,8 +206,7 @@ class Writer:
 
             def ledger() -> None:
                 self.claim.check(connection)
-                assert blocks.place is not None
-                self.claim.move(connection, [self.ranges[blocks.place]])
+                self.claim.move(connection, [self.ranges[at] for at in sorted(blocks.places)])
 
             report.commit = committed(connection, self.delivery, self.batch, rows, ledger)
 

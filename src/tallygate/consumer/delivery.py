@@ -1,0 +1,136 @@
+"""The deliveries: each is an order of two acts, saving the offsets and doing the work.
+
+  at-most-once     save, then work: what a crash interrupts is lost
+  at-least-once    work, then save: what a crash interrupts is done again
+  auto-commit      saved every few seconds by the client, whatever the work: a crash loses or
+                   repeats, by chance
+  exactly-once     saved and worked in one transaction of one store: PostgreSQL or Kafka
+
+A delivery is given records that follow each other in each partition, and says how many of them,
+from the front, are done *and* saved, and what stopped it. It never guesses: when the store does
+not answer, the outcome is unknown, and `positions` asks the store before anything is done again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tallygate.errors import DeliveryError
+from tallygate.kafka.producer import ANSWER_TIMEOUT
+from tallygate.records.record import Output, Record
+
+__all__ = [
+    "Delivery",
+    "GroupOffsets",
+    "Handler",
+    "Place",
+    "UnknownOutcomeError",
+    "deliver",
+    "ends",
+    "offsets",
+    "send",
+]
+
+Place = tuple[str, int]
+Handler = Callable[..., Any]
+
+
+class UnknownOutcomeError(Exception):
+    """The store did not answer, or somebody else moved on: ask it where things stand."""
+
+
+class Delivery(Protocol):
+    properties: Mapping[str, Any]
+    """What the consumer needs to be set to."""
+
+    def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
+        """Handle the records; return how many are done and saved, and the handler's failure."""
+
+    def divert(self, record: Record, instead: Output) -> None:
+        """Save a record as done by writing another in its stead."""
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The next offset of each place that has one, by the store's word."""
+
+    def begin(self, place: Place, offset: int) -> int:
+        """Save that a place is read from this offset on, unless one is saved already; return the
+        one that counts. Otherwise "latest" would move on with every restart."""
+
+    def close(self) -> None: ...
+
+
+def ends(records: Iterable[Record]) -> dict[Place, int]:
+    """For each partition the offset after the last of its records."""
+    return {(record.topic, record.partition): record.offset + 1 for record in records}
+
+
+def offsets(positions: Mapping[Place, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number, at) for (topic, number), at in positions.items()]
+
+
+class GroupOffsets:
+    """What the deliveries share whose offsets are the consumer group's."""
+
+    properties: Mapping[str, Any] = {}
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The group's offsets. Kafka answers once no transaction that holds one of them is open."""
+        asked = [TopicPartition(topic, number) for topic, number in places]
+        if not asked:
+            return {}
+        try:
+            found = self._consumer.committed(asked, timeout=ANSWER_TIMEOUT)
+        except KafkaException as error:
+            raise UnknownOutcomeError(error.args[0].str()) from error
+        return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+
+    def begin(self, place: Place, offset: int) -> int:
+        self._commit({place: offset})
+        return offset
+
+    def close(self) -> None:
+        pass
+
+    def _commit(self, positions: Mapping[Place, int]) -> None:
+        """Commit, or leave it to the group's offsets to tell whether that was done."""
+        try:
+            self._consumer.commit(offsets=offsets(positions), asynchronous=False)
+        except KafkaException as error:
+            raise UnknownOutcomeError(error.args[0].str()) from error
+
+
+def deliver(producer: Any, output: Output, record: Record) -> None:
+    """Write a record and wait until it is acknowledged, or say that it was not."""
+    failures: list[str] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    try:
+        send(producer, output, on_delivery=delivered)
+        left = producer.flush(ANSWER_TIMEOUT)
+    except KafkaException as error:
+        failures.append(error.args[0].str())
+    if failures or left:
+        reason = failures[0] if failures else "it was not acknowledged in time"
+        raise DeliveryError(f"{record.where} could not be written to {output.topic!r}: {reason}.")
+
+
+def send(producer: Any, output: Output, **place: Any) -> None:
+    if output.partition is not None:
+        place["partition"] = output.partition
+    if output.timestamp is not None:
+        place["timestamp"] = output.timestamp
+    while True:
+        try:
+            producer.produce(
+                output.topic, output.value, output.key, headers=list(output.headers), **place
+            )
+            return
+        except BufferError:
+            producer.poll(0.05)

@@ -1,0 +1,175 @@
+"""Exactly once into Kafka: what the handler returns and the offsets in one transaction."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from tallygate.consumer.delivery import (
+    GroupOffsets,
+    Handler,
+    UnknownOutcomeError,
+    ends,
+    offsets,
+    send,
+)
+from tallygate.errors import ConfigError, DeliveryError, UnreachableError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import (
+    ANSWER_TIMEOUT,
+    REFUSED,
+    Failures,
+    commit,
+    open_transactions,
+    settle,
+)
+from tallygate.records.record import Output, Record
+
+__all__ = ["ExactlyOnceKafka"]
+
+
+FAULTS = {
+    *REFUSED,
+    KafkaError._INVALID_ARG,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""What is wrong with a record that a handler made, and not with Kafka."""
+
+
+class _RefusedError(Exception):
+    """What a record made is not taken, however often it is tried: too large for its topic, or for a
+    topic or partition that is not there. `index` says which record's it is, if that is known."""
+
+    def __init__(self, problem: KafkaException, index: int | None, *, together: bool) -> None:
+        super().__init__(problem.args[0].str())
+        self.problem, self.index, self.together = problem, index, together
+
+
+class ExactlyOnceKafka(GroupOffsets):
+    """The handler's records and the offsets in one transaction of Kafka's.
+
+    The group's generation goes into the transaction, so a consumer that lost its partitions without
+    noticing is fenced by the broker. What it left open is ended by its successor if both have the
+    same `instance`, and otherwise by the transaction's time-out.
+    """
+
+    properties: Mapping[str, Any] = {}
+    TRANSACTION_TIMEOUT_MS = 10_000
+
+    def __init__(
+        self, consumer: Consumer, connection: Connection, handler: Handler, instance: str | None
+    ) -> None:
+        super().__init__(consumer)
+        self._connection, self._handler = connection, handler
+        self._id = f"tallygate.consumer.{instance or uuid.uuid4()}"
+        self._failures = Failures()
+        self._together = True
+        self._producer = self._open()
+
+    def _open(self) -> Any:
+        return open_transactions(
+            self._connection,
+            self._id,
+            self._failures,
+            transaction_timeout_ms=self.TRANSACTION_TIMEOUT_MS,
+            **({} if self._together else {"batch_num_messages": 1}),
+        )
+
+    def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
+        outputs: list[list[Output]] = []
+        for index, record in enumerate(records):
+            try:
+                outputs.append(_outputs(self._handler(record)))
+            except Exception as error:
+                return self._write_good(outputs, records[:index], error)
+        return self._write_good(outputs, records, None)
+
+    def _write_good(
+        self, outputs: list[list[Output]], records: Sequence[Record], error: Exception | None
+    ) -> tuple[int, Exception | None]:
+        """Write what the records made, up to the first of which something is refused.
+
+        A topic refuses what came to it together, although it might take each by itself. So what was
+        refused is sent anew, each by itself, and from then on always; which one is at fault is
+        found by writing half as many at a time."""
+        if not records:
+            return 0, error
+        try:
+            self._write(outputs, records)
+            return len(records), error
+        except _RefusedError as refusal:
+            if refusal.together:
+                return self._write_good(outputs, records, error)
+            at = refusal.index if len(records) > 1 else 0
+            if at is not None:
+                return self._write_good(outputs[:at], records[:at], refusal.problem)
+        half = len(records) // 2
+        done, refused = self._write_good(outputs[:half], records[:half], None)
+        if refused is not None:
+            return done, refused
+        more, error = self._write_good(outputs[half:], records[half:], error)
+        return done + more, error
+
+    def divert(self, record: Record, instead: Output) -> None:
+        _, refused = self._write_good([[instead]], [record], None)
+        if refused is not None:
+            raise DeliveryError(f"{record.where} could not be written: {refused}") from refused
+
+    def _write(self, outputs: Sequence[Sequence[Output]], records: Sequence[Record]) -> None:
+        """All or nothing; on any error of Kafka's the outcome is the store's to tell.
+
+        Unless it is a record's fault: then the transaction is undone, and the error a refusal.
+        """
+        self._failures.known.clear()
+        try:
+            self._producer.begin_transaction()
+            for index, made in enumerate(outputs):
+                try:
+                    for output in made:
+                        send(self._producer, output)
+                except KafkaException as error:
+                    if error.args[0].code() not in FAULTS:
+                        raise
+                    self._give_up()
+                    raise _RefusedError(error, index, together=False) from error
+            settle(self._producer, self._failures)
+            self._producer.send_offsets_to_transaction(
+                offsets(ends(records)), self._consumer.consumer_group_metadata(), ANSWER_TIMEOUT
+            )
+            commit(self._producer)
+        except KafkaException as error:
+            self._producer.poll(0)  # tells why records failed
+            said = [*(each for _, each in self._failures.known), error.args[0]]
+            faults = [each for each in said if each.code() in FAULTS]
+            together, self._together = self._together, self._together and not faults
+            self._give_up()
+            if faults:
+                problem = KafkaException(faults[0])
+                raise _RefusedError(problem, None, together=together) from error
+            raise UnknownOutcomeError(error.args[0].str()) from error
+
+    def _give_up(self) -> None:
+        """Open a new producer, which undoes what this one began: after an abort librdkafka may find
+        gaps in its own sequence numbers, and fail the transactions that follow as well."""
+        self._producer.purge()
+        try:
+            self._producer = self._open()
+        except UnreachableError as error:
+            raise UnknownOutcomeError(str(error)) from error
+
+
+def _outputs(returned: Any) -> list[Output]:
+    if returned is None:
+        return []
+    found = [returned] if isinstance(returned, Output) else list(returned)
+    for output in found:
+        if not isinstance(output, Output):
+            raise ConfigError(
+                f"a handler of delivery exactly-once into Kafka returns records to write "
+                f"(tallygate.Output), not {type(output).__name__}."
+            )
+    return found

@@ -1,0 +1,225 @@
+"""Reading exact ranges of offsets as blocks of Arrow, with no JVM in between.
+
+Somebody else has planned what to read: `[start, until)` of some partitions. Not every offset holds
+a record for us: there are the markers of transactions, records of aborted ones, and what compaction
+removed. So a range is over when Kafka has shown what comes after it: a record at `until - 1` or
+beyond, or the partition's end there.
+
+**Nothing is skipped in silence.** Nothing is ever reset to another place. When Kafka says that an
+offset is not there, it is asked where the log begins and ends: what lies before is lost, and a log
+that ends before what was planned was cut off or made anew, so its offsets mean other records. An
+end within the range is none, since right after a failover a leader may not yet show all that it
+has: it is waited at. After too long a silence the reading fails, and whoever planned the range
+plans it again.
+"""
+
+import contextlib
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from tallygate.errors import LostRangeError, UnreachableError
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.ledger.ranges import Place, Range, count
+from tallygate.pool import Pool
+
+__all__ = ["HEADERS", "HEADERS_DDL", "RECORDS", "close_idle", "fetch"]
+
+RECORDS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+"""A record as Spark's Kafka source gives it, without what nobody asks for."""
+HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+HEADERS_DDL = "array<struct<key:string,value:binary>>"
+"""Come with it if they are asked for; and their type, as Spark calls it."""
+BLOCK = 10_000
+LOOK_UP = 0.05
+ANSWER_TIMEOUT = 10.0
+PATIENCE = 30.0
+
+
+def fetch(
+    ranges: Iterable[Range],
+    connection: Connection,
+    patience: float = PATIENCE,
+    *,
+    headers: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges, in blocks of one partition each, in order within a partition."""
+    reading = _Reading({each.place: each for each in ranges if len(each)}, connection, headers)
+    if not reading.left:
+        return
+    with _pooled(connection) as consumer:
+        consumer.assign(reading.starts())
+        heard = time.monotonic()
+        while reading.left:
+            # A call waits until it has as many as it was asked for, or until it is to look up.
+            wanted = min(BLOCK, count(reading.left.values()))
+            messages = consumer.consume(wanted, LOOK_UP)
+            before = dict(reading.left)
+            yield from reading.blocks(messages)
+            done = [TopicPartition(*place) for place in before.keys() - reading.left.keys()]
+            if done:
+                consumer.incremental_unassign(done)
+            if reading.left != before:
+                heard = time.monotonic()
+            elif time.monotonic() > heard + patience:
+                raise UnreachableError(
+                    f"reading: Kafka at {connection.bootstrap_servers} has shown nothing of "
+                    f"{min(reading.left.values())} for {patience:.0f} s."
+                )
+            if reading.refused:
+                reading.check_refused(consumer)
+                consumer.assign(reading.starts())
+
+
+class _Reading:
+    def __init__(self, left: dict[Place, Range], connection: Connection, headers: bool) -> None:
+        self.left, self._connection, self._headers = left, connection, headers
+        """What has not been seen yet."""
+        self.refused: set[Place] = set()
+        """Where Kafka said that the offset is not there."""
+        # Asking each message for its topic costs more than for its number.
+        topics = {topic for topic, _ in left}
+        self._only_topic = topics.pop() if len(topics) == 1 else None
+
+    def starts(self) -> list[TopicPartition]:
+        return [TopicPartition(*each.place, each.start) for each in self.left.values()]
+
+    def check_refused(self, consumer: Consumer) -> None:
+        """Raise if records are lost that were to be read; else the refusal was an old one."""
+        for place in self.refused & self.left.keys():
+            wanted = self.left[place]
+            with clients.explained(self._connection, f"asking for the ends of {_named(place)}"):
+                first, end = consumer.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT)
+            if first > wanted.start:
+                lost = min(first, wanted.until) - wanted.start
+                raise LostRangeError(
+                    f"{lost} records of {wanted} are gone; the earliest there is {first}."
+                )
+            if end < wanted.start:
+                raise LostRangeError(_CUT.format(f"{_named(place)} ends at {end}", wanted))
+        self.refused.clear()
+
+    def blocks(self, messages: list[Message]) -> Iterator[pa.RecordBatch]:
+        records = [message for message in messages if message.error() is None]
+        if self._only_topic is not None:
+            numbers: Callable[[Message], int | None] = Message.partition
+            for number, run in groupby(records, numbers):
+                yield from self._taken((self._only_topic, number or 0), list(run))
+        else:
+            for place, run in groupby(records, _place):
+                yield from self._taken(place, list(run))
+        if len(records) < len(messages):
+            for message in messages:
+                self._note(message)
+
+    def _taken(self, place: Place, run: list[Message]) -> Iterator[pa.RecordBatch]:
+        wanted = self.left.get(place)
+        if wanted is None:
+            return  # read ahead of the range's end
+        offsets = [message.offset() or 0 for message in run]
+        if offsets[0] < wanted.start:
+            raise LostRangeError(_CUT.format(f"{_named(place)} went back to {offsets[0]}", wanted))
+        fit = bisect_left(offsets, wanted.until)
+        self._seen(wanted, offsets[-1] + 1)
+        if fit:
+            block = _block(place, run[:fit], offsets[:fit])
+            yield block if not self._headers else _with_headers(block, run[:fit])
+
+    def _seen(self, wanted: Range, until: int) -> None:
+        if until >= wanted.until:
+            del self.left[wanted.place]
+        else:
+            self.left[wanted.place] = Range(*wanted.place, until, wanted.until)
+
+    def _note(self, message: Message) -> None:
+        """Take in what is no record: the end of a partition, or an error."""
+        error = message.error()
+        if error is None:
+            return
+        place, offset = _place(message), message.offset() or 0
+        if error.code() == KafkaError._PARTITION_EOF:
+            if place in self.left and offset > self.left[place].start:
+                self._seen(self.left[place], offset)
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            if "truncation" in error.str() and place in self.left:
+                raise LostRangeError(_CUT.format(error.str(), self.left[place]))
+            self.refused.add(place)
+        elif error.code() not in clients.GROUPLESS:
+            raise clients.translate(error, self._connection, "reading")
+
+
+_CUT = "{}, and {} was to be read: its log was cut off, or the topic was made anew."
+
+
+def _named(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
+
+
+def _place(message: Message) -> Place:
+    return message.topic() or "", message.partition() or 0
+
+
+def _block(place: Place, run: list[Message], offsets: list[int]) -> pa.RecordBatch:
+    times = pa.array([message.timestamp()[1] for message in run], pa.timestamp("ms", "UTC"))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.key() for message in run], pa.binary()),
+            pa.array([message.value() for message in run], pa.binary()),
+            pa.repeat(pa.scalar(place[0]), len(run)),
+            pa.repeat(pa.scalar(place[1], pa.int32()), len(run)),
+            pa.array(offsets, pa.int64()),
+            times.cast(pa.timestamp("us", "UTC")),
+        ],
+        schema=RECORDS,
+    )
+
+
+def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:
+    headers: list[Any] = [message.headers() for message in run]
+    return block.append_column(HEADERS, pa.array(headers, HEADERS.type))
+
+
+def _consumer(connection: Connection) -> Consumer:
+    return clients.consumer(
+        connection,
+        auto_offset_reset="error",
+        enable_partition_eof=True,
+        check_crcs=True,
+        # What is read ahead is lost when the range is over.
+        queued_min_messages=2 * BLOCK,
+        queued_max_messages_kbytes=32 * 1024,
+        # A fetch at the end of a partition waits for more, although the range's end is known.
+        fetch_wait_max_ms=20,
+    )
+
+
+_consumers: Pool[Consumer] = Pool()
+
+
+@contextlib.contextmanager
+def _pooled(connection: Connection) -> Iterator[Consumer]:
+    """To connect takes longer than to read a small batch."""
+    kind = tuple(sorted(connection.librdkafka().items()))
+    with _consumers.taken(kind, lambda: _consumer(connection)) as consumer:
+        yield consumer
+        consumer.unassign()
+
+
+def close_idle() -> None:
+    """Leave no connection open that nobody uses."""
+    _consumers.close()

@@ -1,0 +1,77 @@
+"""Unfit records of a pipeline into Kafka: the topic that keeps them, and how many there are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetching import fetch
+from tallygate.kafka.producer import ANSWER_TIMEOUT
+from tallygate.kafka.topics import Topics
+from tallygate.ledger.group import GroupClaim, Held, Names, commit_offsets
+from tallygate.ledger.letters import Letter
+from tallygate.ledger.ranges import Place, Range
+from tallygate.sinks.kafka.sending import send_letters
+
+__all__ = ["LetterCount", "LetterTopic"]
+
+
+@dataclass(frozen=True)
+class LetterTopic:
+    """Keeps unfit records in a topic, each once: a transaction of the record's own partition holds
+    the letters and how far they go, and letters that are there already are left out."""
+
+    connection: Connection
+    topic: str
+    claim: GroupClaim
+    names: Names
+
+    def keep(self, letters: list[Letter]) -> None:
+        for place in sorted({(each.topic, each.partition) for each in letters}):
+            own = [each for each in letters if (each.topic, each.partition) == place]
+            self._keep(place, own)
+
+    def _keep(self, place: Place, letters: list[Letter]) -> None:
+        def new(held: Mapping[Place, Held]) -> list[Letter]:
+            return [each for each in letters if place not in held or each.offset >= held[place][0]]
+
+        def offsets(held: Mapping[Place, Held]) -> list[TopicPartition]:
+            last = max((each.offset for each in new(held)), default=None)
+            if last is None:
+                return []
+            start = held[place][0] if place in held else 0
+            return self.claim.offsets([Range(*place, start, last + 1)], held)
+
+        def rows(producer: Any, held: Mapping[Place, Held]) -> None:
+            send_letters(producer, self.topic, new(held), self.claim.pipeline)
+
+        name = self.names.letters_id(place)
+        commit_offsets(self.connection, self.claim, name, [place], offsets, rows)
+
+
+class LetterCount:
+    """How many letters a topic holds, of which only the new ones are read."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self._connection = topics.connection
+        self._places = [(topic, n) for n in range(topics.partition_counts()[topic])]
+        self._consumer = clients.consumer(self._connection)
+        self._at: dict[Place, int] = {}
+        self.counted = 0
+
+    def count(self) -> int:
+        for place in self._places:
+            with clients.explained(self._connection, "counting dead letters"):
+                first, end = self._consumer.get_watermark_offsets(
+                    TopicPartition(*place), ANSWER_TIMEOUT
+                )
+            new = Range(*place, max(first, self._at.get(place, 0)), end)
+            self.counted += sum(block.num_rows for block in fetch([new], self._connection))
+            self._at[place] = end
+        return self.counted
+
+    def close(self) -> None:
+        self._consumer.close()
