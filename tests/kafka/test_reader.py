@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from fixtures.commands import Tallygate
 from fixtures.retention import retire
 from tallygate import Producer, Stack
 from tallygate.errors import ConfigError, InputError, LostRangeError, TopicError
-from tallygate.kafka import clients
-from tallygate.kafka.reader import list_offsets
+from tallygate.kafka import clients, reader
+from tallygate.kafka.reader import list_offsets, records_in
+from tallygate.ledger.group import open_producer
 
 
 @pytest.fixture
@@ -92,6 +94,28 @@ def test_open_and_aborted_transactions_are_seen_only_when_asked(
     producer.abort_transaction(10)
     assert _numbers(tallygate, topic, stack) == []
     assert _numbers(tallygate, topic, stack, "--isolation", "uncommitted") == [1]
+
+
+@pytest.mark.parametrize(("moment", "seen"), [(5.0, 1), (0.0, 0)])
+def test_a_commit_that_is_not_seen_yet_is_waited_for(
+    stack: Stack,
+    new_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: float,
+    seen: int,
+) -> None:
+    """As if Kafka took this long from answering a commit to showing it; without the wait what was
+    committed is not there."""
+    monkeypatch.setattr(reader, "MOMENT", moment)
+    topic = new_topic(1)
+    producer = open_producer(stack.cluster.connection, topic)
+    producer.begin_transaction()
+    producer.produce(topic, "x")
+    producer.flush()
+    commit = threading.Timer(1.0, producer.commit_transaction)
+    commit.start()
+    assert len(records_in(topic, stack.cluster.connection)) == seen
+    commit.join()
 
 
 def test_ctrl_c_ends_cleanly(stack: Stack, filled: str) -> None:

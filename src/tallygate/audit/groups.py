@@ -5,13 +5,13 @@ end of a transaction is written to each partition, and to the group's, one after
 things are read in an order that makes up for it:
 
     1. the group's offsets, as far as they are committed: the **claim**
-    2. the ends of the topic's partitions, open transactions included
+    2. the ends of the topic's partitions and of its dead letters', open transactions included
     3. wait until no transaction is open before those ends
     4. the group's offsets again, when no transaction holds them any more: the **later** claim
 
 **All that is claimed is in what is read.** A transaction sends its rows before it commits its
-offsets, so the rows of the claim lie before the ends of step 2; after step 3 none of them is
-hidden.
+offsets, so the rows and letters of the claim lie before the ends of step 2; after step 3 none of
+them is hidden.
 
 **All that is read is claimed later.** A row before those ends that is visible after step 3 is of
 a transaction that was committed, and step 4 waits until its offsets count. So a row beyond the
@@ -27,13 +27,12 @@ claim what any of them has.
 
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.audit.claims import Claims
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.reader import list_offsets
+from tallygate.kafka.reader import is_settled, list_offsets
 from tallygate.ledger.group import Held, Names, committed
 from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Place, Range
@@ -64,18 +63,13 @@ def moment(
     timeout: float,
 ) -> tuple[Lanes, Lanes, dict[Place, int]]:
     """The four steps."""
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    topics = " or ".join(dict.fromkeys(topic for topic, _ in places))
     first = [committed(connection, group, stand_in) for group in groups]
-    ends = list_offsets(places, latest, connection)
-
-    def all_ended() -> bool:
-        settled = list_offsets(places, latest, connection, IsolationLevel.READ_COMMITTED)
-        return all(settled[place] >= ends[place] for place in places)
-
+    ends = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     wait_until(
-        all_ended,
+        lambda: is_settled(ends, connection),
         timeout,
-        f"a transaction has been open in topic {places[0][0]} for longer than {timeout:g} s, so "
+        f"a transaction has been open in topic {topics} for longer than {timeout:g} s, so "
         "what is committed beyond it cannot be seen; try again when it has ended.",
         error=LedgerError,
     )

@@ -137,14 +137,16 @@ def topic_evidence(
     numbers = topics.partition_counts()
     if sink.topic not in numbers:
         raise LedgerError(f"there is no topic {sink.topic!r} any more.")
-    places = [(sink.topic, number) for number in range(numbers[sink.topic])]
+    letters = sink.dead_letters or f"{pipeline}.dead-letters"
+    read = (sink.topic, letters)
+    places = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
     for _ in range(ATTEMPTS):
         first, later, ends = moment(groups, places, target, stand_in, settings.timeout)
         if (narrow and sink.coordinates) or is_still(first, later):
             break
-    earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
-    ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in ends)
-    letters = sink.dead_letters or f"{pipeline}.dead-letters"
+    own = [place for place in places if place[0] == sink.topic]
+    earliest = list_offsets(own, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
+    ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in own)
     kept = _letters(letters, pipeline, target) if letters in numbers else []
     claims = claims_of(first, later, [origin(letter.record) for letter in kept])
     policy = topics.effective_configs(sink.topic)

@@ -5,9 +5,15 @@ offsets are where reading starts, and they are committed after each batch was ha
 
 `exit_at_end` means the end as it was when reading began: what is written meanwhile is left for
 another time, so reading ends even while others write.
+
+**Who has committed reads what was committed.** Kafka answers a commit when it is decided, and only
+then writes the transaction's end to each partition: until it is there, the records are as hidden as
+those of a transaction that is open. So transactions that are open when reading begins are given a
+moment to end; one that takes longer hides what comes after it, and reading stops before it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -29,10 +35,13 @@ from tallygate.records.record import Headers, Record
 from tallygate.settings import nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["From", "Reading", "list_offsets", "read", "records_in", "to_record"]
+__all__ = ["From", "Reading", "is_settled", "list_offsets", "read", "records_in", "to_record"]
 
 BATCH = 10_000
 ANSWER_TIMEOUT = 10.0
+MOMENT = 2.0
+"""How long open transactions are waited for. A commit takes some milliseconds to be seen, or a few
+hundred while brokers are busy."""
 NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 Ends = dict[tuple[str, int], int]
@@ -201,10 +210,26 @@ def _partitions(what: Reading, consumer: Any, connection: Connection) -> list[tu
 
 
 def _ends(what: Reading, partitions: list[tuple[str, int]], connection: Connection) -> Ends:
-    """The end of each partition now: for read_committed the last stable offset."""
-    seen = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-    level = seen[0] if what.committed_only else seen[1]
-    return list_offsets(partitions, OffsetSpec.latest(), connection, level)  # type: ignore[no-untyped-call]
+    """The end of each partition now, as far as it is seen."""
+    ends = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    if not what.committed_only:
+        return ends
+    with suppress(TimeoutError):
+        wait_until(lambda: is_settled(ends, connection), MOMENT, "still open", error=TimeoutError)
+    seen = _stable(ends, connection)
+    return {place: min(end, seen[place]) for place, end in ends.items()}
+
+
+def is_settled(ends: Ends, connection: Connection) -> bool:
+    """Whether no transaction is open before those ends."""
+    seen = _stable(ends, connection)
+    return all(seen[place] >= end for place, end in ends.items())
+
+
+def _stable(places: Collection[tuple[str, int]], connection: Connection) -> Ends:
+    """The last stable offset of each partition: where the first open transaction begins."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return list_offsets(list(places), latest, connection, IsolationLevel.READ_COMMITTED)
 
 
 def list_offsets(
