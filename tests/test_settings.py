@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, StackError
 from tallygate.settings import SETTINGS, Settings
+from tallygate.stack import running_dsn
 
 FILE = """
 [kafka]
@@ -58,6 +59,28 @@ def test_profile_and_file_can_be_named_by_the_environment(file: Path) -> None:
 def test_open_sections_take_any_name_from_the_environment() -> None:
     settings = Settings.load(environment={"TALLYGATE_KAFKA_JAVA_MAX_POLL_RECORDS": "7"})
     assert settings.section("kafka.java") == {"max.poll.records": "7"}
+
+
+def test_a_stack_asked_for_by_a_flag_outranks_every_server_that_is_configured(
+    tmp_path: Path,
+) -> None:
+    """Not only the brokers: it must not write to production what it reads from a laboratory."""
+    path = tmp_path / "tallygate.toml"
+    path.write_text(
+        "[kafka]\n'bootstrap.servers' = 'prod:9092'\n[postgres]\ndsn = 'postgresql://prod'"
+    )
+    configured = Settings.load(file=path, environment={})
+    lab = configured.with_flags({"stack": "lab"})
+    given = lab.with_flags({"postgres.dsn": "postgresql://mine"})
+    servers = ("kafka.bootstrap.servers", "postgres.dsn")
+    assert [configured.in_place_of_stack(name) for name in servers] == [
+        "prod:9092",
+        "postgresql://prod",
+    ]
+    assert [lab.in_place_of_stack(name) for name in servers] == [None, None]
+    assert given.in_place_of_stack("postgres.dsn") == "postgresql://mine"
+    with pytest.raises(StackError, match="no PostgreSQL is configured"):
+        running_dsn(lab.with_flags({"state.dir": str(tmp_path)}))
 
 
 def test_secrets_are_never_printed(file: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from tallygate.errors import ConfigError
-from tallygate.units import duration_ms, human_size, size_bytes
+from tallygate.units import duration_ms, human_size, interval_ms, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,26 @@ def test_sizes(text: str, count: int) -> None:
 def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no duration"):
         duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("500ms", 500),
+        ("10s", 10_000),
+        ("10 seconds", 10_000),
+        ("1 minute", 60_000),
+        ("2h", 7200_000),
+    ],
+)
+def test_intervals(text: str, milliseconds: int) -> None:
+    assert interval_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "0s", "daily", "forever", "3 fortnights"])
+def test_bad_intervals_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no interval"):
+        interval_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1 GX", "-5MB"])

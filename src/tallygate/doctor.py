@@ -112,7 +112,7 @@ def _kafka(settings: Settings) -> Finding:
 
 
 def _postgres(settings: Settings) -> Finding:
-    dsn = settings.get("postgres.dsn")
+    dsn = settings.in_place_of_stack("postgres.dsn")
     if dsn is None:
         stack = _running_stack(settings)
         if stack is None:

@@ -174,16 +174,27 @@ class Settings:
         given = {SETTINGS[name].variable: self.get(name) for name in names}
         return {variable: text for variable, text in given.items() if text}
 
+    def in_place_of_stack(self, name: str) -> str | None:
+        """A server that is configured, if it is to be used in place of the local stack's.
+
+        A local stack that is asked for by a flag outranks servers of the file or environment, its
+        brokers and its database alike: one must never read from a laboratory and write to
+        production.
+        """
+        server = self.values.get(_known(name, "the program"))
+        if server is None or not server.text:
+            return None
+        return None if self.asks_for_stack and server.origin != FLAG else server.text
+
+    @property
+    def asks_for_stack(self) -> bool:
+        """Whether a local stack is asked for by a flag."""
+        return self.values["stack"].origin == FLAG
+
     @property
     def names_cluster(self) -> bool:
-        """Whether a cluster is configured that is to be used in place of the local stack.
-
-        A local stack that is asked for by a flag outranks a cluster of the file or environment.
-        """
-        servers, stack = self.values.get("kafka.bootstrap.servers"), self.values["stack"]
-        if servers is None or not servers.text:
-            return False
-        return stack.origin != FLAG or servers.origin == FLAG
+        """Whether a cluster is configured that is to be used in place of the local stack."""
+        return self.in_place_of_stack("kafka.bootstrap.servers") is not None
 
     @property
     def timeout(self) -> float:

@@ -35,7 +35,7 @@ from tallygate.ports import check_free, free_ports, is_free
 from tallygate.postgres.server import Postgres, PostgresSpec
 from tallygate.process import ProcessState
 from tallygate.progress import Progress, silent
-from tallygate.settings import Settings
+from tallygate.settings import SETTINGS, Settings
 from tallygate.spark.jars import jar_paths
 
 __all__ = ["Stack", "StackSpec", "StackState", "running_connection", "running_dsn", "running_stack"]
@@ -416,13 +416,17 @@ def _make_reachable(folder: Path) -> None:
         folder.chmod(0o755)
 
 
-def running_stack(settings: Settings) -> Stack:
+def running_stack(
+    settings: Settings,
+    missing: str = "no cluster is configured",
+    cure: str = "name a cluster with --bootstrap-servers",
+) -> Stack:
     """The local stack of the settings, which must be up."""
     stack = Stack(settings.required("stack"), settings=settings)
     if stack.state in (StackState.ABSENT, StackState.DOWN):
         raise StackError(
-            f"no cluster is configured and the local stack {stack.name!r} is not up; start it "
-            "with `tallygate up`, or name a cluster with --bootstrap-servers."
+            f"{missing} and the local stack {stack.name!r} is not up; start it with "
+            f"`tallygate up`, or {cure}."
         )
     return stack
 
@@ -436,4 +440,8 @@ def running_connection(settings: Settings) -> Connection:
 
 def running_dsn(settings: Settings) -> str:
     """The configured PostgreSQL, or that of the local stack."""
-    return settings.get("postgres.dsn") or running_stack(settings).dsn
+    configured = settings.in_place_of_stack("postgres.dsn")
+    if configured is not None:
+        return configured
+    cure = f"set postgres.dsn ({SETTINGS['postgres.dsn'].variable})"
+    return running_stack(settings, "no PostgreSQL is configured", cure).dsn

@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 from tallygate.errors import ConfigError
 
-__all__ = ["duration_ms", "human_size", "size_bytes", "time_ms"]
+__all__ = ["duration_ms", "human_size", "interval_ms", "size_bytes", "time_ms"]
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NAMES = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
 _BYTES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: factor**power
     for power, prefix in enumerate("KMGT", start=1)
@@ -23,6 +24,15 @@ def duration_ms(text: str) -> int:
     if not match:
         raise ConfigError(f"{text!r} is no duration: write 7d, 12h, 30m, 45s, 500ms or forever.")
     return round(float(match[1]) * _MILLISECONDS[match[2]])
+
+
+def interval_ms(text: str) -> int:
+    """How far apart things happen, in milliseconds: `10s`, or as Spark takes it, `10 seconds`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    unit = _NAMES.get(match[2].removesuffix("s"), match[2]) if match else ""
+    if match is None or unit not in _MILLISECONDS or not float(match[1]):
+        raise ConfigError(f"{text!r} is no interval: write 500ms, 10s, 5m, 1h or 10 seconds.")
+    return round(float(match[1]) * _MILLISECONDS[unit])
 
 
 def size_bytes(text: str) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.commands import Tallygate
 from tallygate.drills.catalogue import chosen
 from tallygate.drills.subject import OwnPipeline
 from tallygate.errors import ConfigError
@@ -78,3 +79,8 @@ def test_what_cannot_be_drilled_is_refused(file: Path) -> None:
         OwnPipeline.load(file)
     with pytest.raises(ConfigError, match="takes no --pipeline"):
         chosen(["bad-records"], None, 1, own=True)
+
+
+def test_a_sample_without_a_pipeline_is_refused(tallygate: Tallygate) -> None:
+    said = tallygate("drill", "all", "--sample", "lines.txt", code=ConfigError.exit_code).stderr
+    assert "give --pipeline too" in said

@@ -179,7 +179,7 @@ def test_a_lane_that_never_wrote_is_not_overlooked(
     pipeline = killed(name, topic, sink, transform=transform)
     one_core = ("--set", "spark.master=local[1]")
     pipeline.run("committed@0", *one_core)
-    shutil.rmtree(settings.state_dir / "checkpoints" / name)
+    shutil.rmtree(small_stack.folder / "checkpoints" / name)
     pipeline.spec["source"]["max_records"] = 700
     retire(small_stack.cluster.connection, topic, 0, gone)
     done = pipeline.run(None, *one_core, "--accept-loss")

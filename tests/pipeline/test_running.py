@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
+from pyspark.errors import StreamingQueryException
 
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
@@ -24,6 +25,7 @@ from tallygate.drills.workload import ids_in
 from tallygate.errors import ConfigError, LedgerError, LostRangeError
 from tallygate.kafka import clients
 from tallygate.kafka.reader import records_in
+from tallygate.pipeline.running import BEAT_EVERY
 from tallygate.sinks.local_run import LocalRun
 from tallygate.waiting import wait_until
 
@@ -192,6 +194,52 @@ def test_a_job_that_exists_changes_one_line(flow: Flow) -> None:
         query.awaitTermination()
     assert flow.rows() == list(range(150, 350))
     assert flow.rows("SELECT DISTINCT _topic FROM {table}") == [flow.name]
+
+
+def test_a_job_that_is_fenced_while_it_waits_fails_with_its_next_batch(flow: Flow) -> None:
+    """It does not just end, as if all were well."""
+    flow.send(50)
+    older = write_stream(
+        _stream(flow),  # type: ignore[arg-type]
+        name=flow.name,
+        sink=Postgres(flow.name),
+        checkpoint=str(flow.folder / "older"),
+        settings=flow.settings,
+    )
+    wait_until(lambda: len(flow.rows("SELECT id FROM {table}")) == 50, 60, "nothing was written")
+    flow.run()
+    assert not older.awaitTermination(3 * BEAT_EVERY)  # type: ignore[arg-type]
+    flow.send(50)
+    with pytest.raises(StreamingQueryException, match="FencedError"):
+        older.awaitTermination(60)
+    flow.run()
+    flow.check()
+
+
+def test_modules_that_a_file_names_are_found_beside_it(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path
+) -> None:
+    """By the driver, and by the workers that run what the module defines."""
+    flow.send(20)
+    (tmp_path / "louder.py").write_text(
+        textwrap.dedent(
+            """
+            from pyspark.sql.functions import udf
+
+            @udf("string")
+            def shout(text):
+                return text.upper()
+
+            def shouted(source):
+                return source.select("id", shout("account").alias("account"))
+            """
+        )
+    )
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(_yaml(flow) + "transform: louder:shouted\n")
+    tallygate("run", str(file), "--name", "small", "--until", "available")
+    assert set(flow.rows("SELECT DISTINCT account FROM {table}")) == {f"A{n}" for n in range(5)}
+    tallygate("audit", str(file), "--name", "small")
 
 
 def test_a_frame_that_cannot_be_delivered_is_refused(flow: Flow) -> None:

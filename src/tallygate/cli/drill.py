@@ -8,6 +8,7 @@ import typer
 
 from tallygate.cli.options import Set, resolve_settings
 from tallygate.cli.output import progress_display, show_table, stop_well
+from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallygate.drills.outcome import Outcome
@@ -73,12 +74,16 @@ def all_(
     folder: Folder = None,
     seed: Seed = None,
     rounds: Rounds = 1,
+    pipeline: Pipeline = None,
+    sample: Sample = None,
     sets: Set = None,
 ) -> None:
-    """Play every drill; exit 0 valid, 1 not, 2 unknown."""
-    from tallygate.drills.catalogue import DRILLS
+    """Play every drill, or with --pipeline every one that takes it; exit 0 valid, 1 not,
+    2 unknown."""
+    from tallygate.drills.catalogue import DRILLS, OURS
 
-    _play(list(DRILLS), json_, folder, seed, rounds, sets)
+    names = [name for name in DRILLS if pipeline is None or name not in OURS]
+    _play(names, json_, folder, seed, rounds, sets, pipeline, sample)
 
 
 def _play(
@@ -88,8 +93,8 @@ def _play(
     seed: int | None,
     rounds: int,
     sets: list[str] | None,
-    pipeline: Path | None = None,
-    sample: Path | None = None,
+    pipeline: Path | None,
+    sample: Path | None,
 ) -> None:
     from tallygate.audit.verdict import worst
     from tallygate.drills.catalogue import chosen
@@ -97,6 +102,8 @@ def _play(
     from tallygate.drills.running import PAYMENTS, facts, new_folder, play_all
     from tallygate.drills.subject import OwnPipeline
 
+    if sample is not None and pipeline is None:
+        raise ConfigError("--sample is the records of a pipeline of yours: give --pipeline too.")
     stop_well()
     settings = resolve_settings(sets=sets)
     drills = chosen(names, seed, rounds, own=pipeline is not None)

@@ -51,9 +51,9 @@ def init(
     path = Path(f"{pipeline}.yaml")
     if path.exists():
         raise ConfigError(f"{path} exists already; remove it, or choose another name.")
-    text = new_pipeline(pipeline, topic, table or pipeline, resolve_connection(settings))
-    path.write_text(text)
-    print(f"{path} is written; look at its schema, then `tallygate run {path}`.")
+    connection = resolve_connection(settings)
+    path.write_text(new_pipeline(pipeline, topic, table or pipeline, connection, note=print))
+    print(f"{path} is written; look at it, then `tallygate check {path}` and `run {path}`.")
 
 
 @with_settings

@@ -1,12 +1,21 @@
 """`tallygate up`, `down`, `status`, `dsn`: the local stack as a whole."""
 
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tallygate.cli.options import Name, Output, Set, open_stack, pairs, resolve_settings
+from tallygate.cli.options import (
+    Name,
+    Output,
+    Set,
+    open_stack,
+    pairs,
+    resolve_settings,
+    with_settings,
+)
 from tallygate.cli.output import Format, progress_display, show, show_table
 
 if TYPE_CHECKING:
@@ -97,14 +106,14 @@ def down(
     print(f"Stack {stack.name!r} is down{' and removed' if purge else '; its data is kept'}.")
 
 
-def status(name: Name = None, output: Output = Format.table, sets: Set = None) -> None:
-    """Show the local stacks (with --name the nodes of one) and the pipelines of the store."""
+@with_settings
+def status(output: Output = Format.table, *, settings: "Settings") -> None:
+    """Show the local stacks (with --name only that one) and the pipelines of the store."""
     from tallygate.stack import Stack
 
-    settings = resolve_settings(sets=sets, name=name)
-    names = [name] if name else Stack.names(settings)
-    if name:
-        Stack.open(name, settings)
+    names = Stack.names(settings)
+    if settings.asks_for_stack:
+        names = [open_stack(settings).name]
     found = [_describe(Stack(each, settings=settings)) for each in names]
     flows = _pipelines(settings)
     value = {"stacks": found, "pipelines": flows}
@@ -112,8 +121,14 @@ def status(name: Name = None, output: Output = Format.table, sets: Set = None) -
 
 
 def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
-    from tallygate.pipeline.status import pipelines
+    from tallygate.errors import UnreachableError
+    from tallygate.pipeline.status import local_pipelines, pipelines
 
+    try:
+        known = pipelines(settings)
+    except UnreachableError as error:
+        print(f"Pipelines of the store cannot be shown: {error}", file=sys.stderr)
+        known = local_pipelines(settings)
     return [
         {
             "pipeline": each.name,
@@ -132,7 +147,7 @@ def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
             "positions": dict(each.positions),
             "progress": dict(each.progress),
         }
-        for each in pipelines(settings)
+        for each in known
     ]
 
 

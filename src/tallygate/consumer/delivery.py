@@ -43,6 +43,8 @@ class UnknownOutcomeError(Exception):
 class Delivery(Protocol):
     properties: Mapping[str, Any]
     """What the consumer needs to be set to."""
+    moved_by: str
+    """How the offsets are moved by hand, for who has to."""
 
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
         """Handle the records; return how many are done and saved, and the handler's failure."""
@@ -73,6 +75,7 @@ class GroupOffsets:
     """What the deliveries share whose offsets are the consumer group's."""
 
     properties: Mapping[str, Any] = {}
+    moved_by = "stop the group and reset its offsets with any Kafka tool"
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

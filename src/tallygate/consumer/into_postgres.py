@@ -24,6 +24,7 @@ class ExactlyOncePostgres:
     noticed in the transaction that would have overlapped."""
 
     properties: Mapping[str, Any] = {}
+    moved_by = "stop the group and set next_offset of its row in tallygate.consumer_offsets"
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ from tallygate.kafka.reader import to_record
 from tallygate.kafka.topics import Topics
 from tallygate.records.record import Record
 from tallygate.settings import Settings
+from tallygate.stack import running_connection
 
 __all__ = ["ConsumeSummary", "consume"]
 
@@ -78,7 +79,7 @@ def consume(
     Runs until `stop` is set, or with until="available" until everything there is was read.
     """
     settings = settings or Settings.load()
-    connection = connection or Connection.of(settings)
+    connection = connection or running_connection(settings)
     names = [topics] if isinstance(topics, str) else list(topics)
     _check(names, delivery, dsn, dedup, batch_size)
     retry = retry or Retry()
@@ -417,11 +418,11 @@ class _Run:
             raise LostRangeError(
                 f"{low - offset} records of {where} that group {self._group!r} has not read are "
                 f"gone: it stands at {offset}, and the earliest there is {low}. If the loss is "
-                "acceptable, move the group's offset there."
+                f"acceptable, move it there: {self._delivery.moved_by}."
             )
         raise LostRangeError(
             f"group {self._group!r} stands at {offset} in {where}, which ends at {high}: the topic "
-            "was made anew, or lost records. Move the group's offset if that is right."
+            f"was made anew, or lost records. If that is right, move it: {self._delivery.moved_by}."
         )
 
 

@@ -9,7 +9,7 @@ from tallygate.drills.faults.mix import MIX, mix
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 
-__all__ = ["DRILLS", "chosen"]
+__all__ = ["DRILLS", "OURS", "chosen"]
 
 DRILLS: dict[str, Drill] = {
     **brokers.DRILLS,

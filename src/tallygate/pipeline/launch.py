@@ -135,7 +135,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     before = job.store.known()
     if before is not None:
         _check_source(before, job)
-        _check_state(checkpoint, before, shape)
+        _check_state(checkpoint, before, shape, job)
     if shape.stateful:
         _check_partitions(checkpoint, job)
     if not (before is not None and before.positions) and not job.adopts:
@@ -253,7 +253,8 @@ def _lost(known: Known, job: Job) -> list[Range]:
         listed = ", ".join(f"{each} ({len(each)} records)" for each in lost)
         raise LostRangeError(
             f"retention removed records that pipeline {job.name!r} had not read: {listed}. Restore "
-            "them, or start with --accept-loss: the range is then kept in the ledger as lost."
+            "them, or start with --accept-loss (in Python: accept_loss=True): the range is then "
+            "kept in the ledger as lost."
         )
     return lost
 
@@ -265,7 +266,7 @@ def _accept_losses(known: Known, job: Job) -> None:
         job.note(f"given up as lost: {', '.join(map(str, lost))}")
 
 
-def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
+def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape, job: Job) -> None:
     """A pipeline with state needs the checkpoint that the ledger goes with; so does one whose
     source is not Kafka, since only the checkpoint knows what a position of it stands for."""
     if not shape.anchored or not known.positions:
@@ -274,7 +275,7 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape) -> None:
     held = "The state is" if shape.stateful else "What was read is known only"
     cure = (
         f"{held} in the checkpoint, so it cannot be made from the ledger: bring the "
-        "checkpoint back, or rebuild with `tallygate rebuild`."
+        f"checkpoint back, or {_anew(job)}."
     )
     if checkpoint.planned is None:
         raise LedgerError(
@@ -313,9 +314,15 @@ def _check_partitions(checkpoint: Checkpoint, job: Job) -> None:
     if held is not None and job.shuffle_partitions not in (None, int(held)):
         raise ConfigError(
             f"the state of pipeline {job.name!r} is kept in {held} shuffle partitions and "
-            f"{SHUFFLE_PARTITIONS} says {job.shuffle_partitions}. Set it back, or rebuild with "
-            "`tallygate rebuild`."
+            f"{SHUFFLE_PARTITIONS} says {job.shuffle_partitions}. Set it back, or {_anew(job)}."
         )
+
+
+def _anew(job: Job) -> str:
+    """How such a job is begun anew: what can be swapped in one step can be rebuilt."""
+    if job.to_topic or job.adopts:
+        return "begin anew: another name, another target, another checkpoint"
+    return "rebuild with `tallygate rebuild`"
 
 
 def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:

@@ -18,7 +18,13 @@ from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
 from tallygate.pipeline.static import Statics
-from tallygate.pipeline.stores import connection_at, read_topics, source_connection, store_of
+from tallygate.pipeline.stores import (
+    connection_at,
+    home_of,
+    read_topics,
+    source_connection,
+    store_of,
+)
 from tallygate.pipeline.transform import transformed
 from tallygate.records.decoding import COORDINATES, METADATA
 from tallygate.settings import Settings
@@ -30,6 +36,7 @@ from tallygate.spark.session import session
 from tallygate.spec import (
     NAME,
     Console,
+    DeadLetters,
     Delivery,
     Delta,
     Files,
@@ -37,16 +44,18 @@ from tallygate.spec import (
     Kafka,
     KafkaSink,
     Memory,
+    Parquet,
     PipelineSpec,
     Postgres,
     Rate,
     Socket,
     check_delivery,
     load_spec,
+    look_in,
     validated,
 )
 from tallygate.stack import running_dsn
-from tallygate.units import duration_ms
+from tallygate.units import interval_ms
 
 __all__ = ["Pipeline", "write_stream"]
 
@@ -58,10 +67,13 @@ class Pipeline(PipelineSpec):
         super().__init__(**dict(validated(PipelineSpec, fields, "the pipeline")))
 
     @classmethod
-    def load(cls, path: Path) -> "Pipeline":
-        """A pipeline from its YAML file."""
-        pipeline = cls(**dict(load_spec(path)))
-        pipeline._file = path
+    def load(cls, path: str | Path) -> "Pipeline":
+        """A pipeline from its YAML file. Modules that it names are looked for beside it too."""
+        file = Path(path)
+        pipeline = cls(**dict(load_spec(file)))
+        pipeline._file = file
+        if pipeline.refers:
+            look_in(file.resolve().parent)
         return pipeline
 
     def look(self, spark: SparkSession, settings: Settings) -> dict[str, str]:
@@ -192,7 +204,7 @@ class Pipeline(PipelineSpec):
             name = f"{name}.{type(self.sink).__name__.lower()}"
         if any(isinstance(source, Socket) for source in self.streams.values()):
             name = f"{name}-{int(time.time() * 1000)}"
-        return self.checkpoint or str(settings.state_dir / "checkpoints" / name)
+        return self.checkpoint or str(home_of(self, settings) / "checkpoints" / name)
 
     def _frame(
         self,
@@ -240,23 +252,26 @@ class Pipeline(PipelineSpec):
             return {"availableNow": True}
         if self.trigger == "as fast as possible":
             return {}
-        return {"processingTime": f"{duration_ms(self.trigger)} milliseconds"}
+        return {"processingTime": f"{interval_ms(self.trigger)} milliseconds"}
 
 
 def write_stream(
     frame: DataFrame,
     *,
     name: str,
-    sink: Postgres | KafkaSink | Delta,
+    sink: Postgres | KafkaSink | Parquet | Delta,
     checkpoint: str,
     delivery: Delivery = "exactly-once",
     trigger: Mapping[str, str | bool] | None = None,
+    dead_letters: DeadLetters | None = None,
+    accept_loss: bool = False,
     settings: Settings | None = None,
 ) -> StreamingQuery:
     """Start writing any streaming frame over Kafka to a sink, and return the started query.
 
     This is what takes the place of `foreachBatch` in a job that exists; `trigger` is what
-    `DataStreamWriter.trigger` takes, as `{"availableNow": True}`.
+    `DataStreamWriter.trigger` takes, as `{"availableNow": True}`. `accept_loss` goes on past
+    records that retention has removed, and keeps the range in the ledger as lost.
     """
     settings = settings or Settings.load()
     if not NAME.fullmatch(name):
@@ -283,6 +298,8 @@ def write_stream(
         connection,
         getattr(sink, "mode", "append"),
         trigger or {},
+        limits=dead_letters or DeadLetters(),
+        accept_loss=accept_loss,
         adopts=True,
         delivery=delivery,
         to_topic=isinstance(sink, KafkaSink),

@@ -27,7 +27,7 @@ from tallygate.exchange import exchange
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.pipeline.running import Summary
-from tallygate.pipeline.status import pipelines
+from tallygate.pipeline.status import local_pipelines
 from tallygate.postgres.connecting import connect
 from tallygate.settings import Settings
 from tallygate.sinks.postgres.table import Target
@@ -102,8 +102,7 @@ def _rebuild_folder(
             "only folders of this machine can be rebuilt: they change places in one step."
         )
     place = Path(getattr(sink, field).removeprefix("file:")).resolve()
-    running = {each.name for each in pipelines(settings) if each.state == "running"}
-    if pipeline.name in running:
+    if _runs_here(pipeline, settings):
         raise ConfigError(
             f"pipeline {pipeline.name!r} runs; `tallygate stop {pipeline.name}` first."
         )
@@ -122,7 +121,7 @@ def _rebuild_folder(
             "sink": sink.model_copy(update={field: str(copy)}),
         }
     ).run(until="available", settings=settings, spark=spark, told=told)
-    if pipeline.name in {e.name for e in pipelines(settings) if e.state == "running"}:
+    if _runs_here(pipeline, settings):
         raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
     try:
         exchange(place, copy)
@@ -139,6 +138,11 @@ def _rebuild_folder(
         jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # it knows the tables by their paths
     _take_over(checkpoint, path, spark)
     return Rebuilt(summary, str(before))
+
+
+def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
+    known = local_pipelines(settings)
+    return any(each.name == pipeline.name and each.state == "running" for each in known)
 
 
 def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:

@@ -138,7 +138,8 @@ class Heart:
     """Says every few seconds that the run is alive and how far it is.
 
     For a query that is left `alone` with its user it also does what a runner would: it stops the
-    query when asked to or fenced, and writes down how the run ended."""
+    query when asked to, and writes down how the run ended. One that is fenced is not stopped, which
+    would look as if all were well: its next batch fails with the reason."""
 
     def __init__(
         self,
@@ -184,7 +185,11 @@ class Heart:
     def _end(self) -> None:
         failure = self.failure or self._engine.failure
         with contextlib.suppress(Exception):
-            self._query.stop()
+            if self.failure is None:
+                self._query.stop()
+            else:
+                self._query.awaitTermination()
+        with contextlib.suppress(Exception):
             self._store.end("done" if failure is None else f"failed: {failure}")
         self._engine.end()
 

@@ -28,7 +28,7 @@ from tallygate.postgres.connecting import connect, jdbc
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.saying import reason
 from tallygate.spec import Static
-from tallygate.units import duration_ms
+from tallygate.units import interval_ms
 
 __all__ = ["Statics"]
 
@@ -108,7 +108,7 @@ class Statics:
         if side.refresh in ("never", "on change"):
             return side.refresh == "on change"
         looked = self._looked.get(name, self._begun)
-        return time.monotonic() - looked >= duration_ms(side.refresh) / 1000
+        return time.monotonic() - looked >= interval_ms(side.refresh) / 1000
 
     def _versions(self, checkpoint: Checkpoint) -> dict[str, str]:
         number = checkpoint.next_batch

@@ -8,14 +8,14 @@ from typing import Any
 
 import psycopg
 
-from tallygate.errors import ConfigError, StackError, UnreachableError
+from tallygate.errors import ConfigError, StackError
 from tallygate.postgres.connecting import connect
 from tallygate.postgres.schema import upgrade
 from tallygate.settings import Settings, nearest
 from tallygate.sinks.local_run import local_runs
 from tallygate.stack import running_dsn
 
-__all__ = ["PipelineStatus", "pipelines", "request_stop"]
+__all__ = ["PipelineStatus", "local_pipelines", "pipelines", "request_stop"]
 
 ALIVE_WITHIN = 10.0
 
@@ -46,19 +46,20 @@ class PipelineStatus:
 
 
 def pipelines(settings: Settings) -> list[PipelineStatus]:
-    """Those of the configured PostgreSQL, if it answers, and those that ran here into others."""
+    """Those of the configured PostgreSQL, if there is one, and those that ran here into others."""
     try:
         stored = _stored(running_dsn(settings), settings.timeout)
-    except (StackError, UnreachableError):
+    except StackError:
         stored = []
     newest: dict[str, PipelineStatus] = {}
-    for each in [*stored, *_local(settings)]:
+    for each in [*stored, *local_pipelines(settings)]:
         if each.name not in newest or each.heartbeat_at > newest[each.name].heartbeat_at:
             newest[each.name] = each
     return sorted(newest.values(), key=lambda each: each.name)
 
 
-def _local(settings: Settings) -> list[PipelineStatus]:
+def local_pipelines(settings: Settings) -> list[PipelineStatus]:
+    """Those that ran here into stores that keep no heartbeats."""
     found = []
     for run in local_runs(settings.runs_dir):
         held = run.read()

@@ -1,4 +1,6 @@
-"""Which store a sink belongs to, and which brokers a source."""
+"""Which store a sink belongs to, which brokers a source, and what is kept on this machine."""
+
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -26,9 +28,9 @@ from tallygate.spec import (
     Postgres,
 )
 from tallygate.spec.part import Part
-from tallygate.stack import running_connection, running_dsn
+from tallygate.stack import Stack, running_connection, running_dsn
 
-__all__ = ["connection_at", "read_topics", "source_connection", "store_of"]
+__all__ = ["connection_at", "home_of", "read_topics", "source_connection", "store_of"]
 
 
 def store_of(
@@ -71,6 +73,20 @@ def source_connection(spec: PipelineSpec, settings: Settings) -> Connection | No
         return None
     (chosen,) = servers
     return running_connection(settings) if chosen is None else connection_at(chosen, settings)
+
+
+def home_of(spec: PipelineSpec, settings: Settings) -> Path:
+    """The folder for what a pipeline keeps on this machine. If any end of it is in the local stack,
+    it belongs to that stack and goes with it: offsets of topics that are gone mean nothing."""
+    kafka = [
+        each for each in (*spec.streams.values(), spec.sink) if isinstance(each, Kafka | KafkaSink)
+    ]
+    local = not settings.names_cluster and any(each.bootstrap_servers is None for each in kafka)
+    if isinstance(spec.sink, Postgres) and spec.sink.dsn is None:
+        local = local or settings.in_place_of_stack("postgres.dsn") is None
+    if not local:
+        return settings.state_dir
+    return Stack(settings.required("stack"), settings=settings).folder
 
 
 def read_topics(spec: PipelineSpec) -> tuple[str, ...]:

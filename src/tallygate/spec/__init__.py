@@ -1,5 +1,6 @@
 """A pipeline as data."""
 
+from tallygate.spec.functions import look_in
 from tallygate.spec.loading import load_spec, validated
 from tallygate.spec.pipeline import NAME, DeadLetters, PipelineSpec
 from tallygate.spec.sinks import (
@@ -39,5 +40,6 @@ __all__ = [
     "Window",
     "check_delivery",
     "load_spec",
+    "look_in",
     "validated",
 ]

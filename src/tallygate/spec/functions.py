@@ -1,18 +1,32 @@
 """Python objects that a pipeline names in its text, as `module:name`."""
 
 import importlib
+import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from tallygate.errors import ConfigError
 
-__all__ = ["is_reference", "referred"]
+__all__ = ["is_reference", "look_in", "referred"]
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text.strip()) is not None
+
+
+def look_in(folder: Path) -> None:
+    """Look for modules there too: in this process, and in those that it starts from now on, as the
+    workers of a Spark session are."""
+    place = str(folder)
+    if place not in sys.path:
+        sys.path.append(place)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if place not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*inherited, place]))
 
 
 def referred(text: str) -> Any:

@@ -123,7 +123,9 @@ def _expanded(value: Any, environment: Mapping[str, str], path: Path) -> Any:
 def _sentence(problem: Any, path: Sequence[Any], model: type[BaseModel]) -> str:
     name = ".".join(str(part) for part in path) or "the pipeline"
     if problem["type"] == "extra_forbidden":
-        return f"{name} is no field{nearest(str(path[-1]), _fields(model, path[:-1]))}"
+        close = nearest(str(path[-1]), {*_fields(model, path[:-1])} - {path[-1]})
+        known = ", ".join(_fields(model, problem["loc"][:-1]))
+        return f"{name} is no field{f'; there are {known}' if close == '.' else ''}{close}"
     if problem["type"] == "missing":
         return f"{name} is missing."
     message = str(problem["msg"]).removeprefix("Value error, ")
@@ -136,6 +138,7 @@ def _fields(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
     for part in path:
         if isinstance(part, int):
             continue
-        found = PARTS.get(str(part))
-        models = found or models
+        if part in TAGS and len(models) > 1:
+            models = [each for each in models if each.__name__.lower().removesuffix("sink") == part]
+        models = PARTS.get(str(part)) or models
     return [field.alias or name for m in models for name, field in m.model_fields.items()]

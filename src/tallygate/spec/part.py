@@ -1,10 +1,13 @@
 """What every part of a pipeline's description has in common."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-__all__ = ["Names", "Part"]
+from tallygate.errors import ConfigError
+
+__all__ = ["Names", "Part", "refusing"]
 
 
 def _as_list(value: Any) -> Any:
@@ -12,6 +15,20 @@ def _as_list(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+
+
+def refusing(read: Callable[[str], Any], *words: str) -> AfterValidator:
+    """A check that a text is one of the words, or can be read; it is refused where it stands."""
+
+    def check(text: Any) -> Any:
+        if isinstance(text, str) and text not in words:
+            try:
+                read(text)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return text
+
+    return AfterValidator(check)
 
 
 class Part(BaseModel):

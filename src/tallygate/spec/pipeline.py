@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PrivateAttr, SkipValidation, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from tallygate.spec.part import Part
+from tallygate.spec.functions import is_reference
+from tallygate.spec.part import Part, refusing
 from tallygate.spec.places import line_of
 from tallygate.spec.sinks import Console, Delivery, Foreach, KafkaSink, Memory, Sink, check_delivery
 from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
-from tallygate.units import duration_ms
+from tallygate.units import interval_ms
 
 __all__ = ["NAME", "DeadLetters", "PipelineSpec"]
 
@@ -70,7 +71,7 @@ class PipelineSpec(Part):
     )
     sink: Sink = Field(description="Where rows go.")
     delivery: Delivery = Field("exactly-once", description="What a crash may do to a record.")
-    trigger: str = Field(
+    trigger: Annotated[str, refusing(interval_ms, "as fast as possible")] = Field(
         "as fast as possible",
         description="When batches start: `as fast as possible`, or an interval such as `10s`.",
     )
@@ -91,6 +92,15 @@ class PipelineSpec(Part):
     def streams(self) -> dict[str, Kafka | Files | Socket | Rate]:
         """Every source by the name of its view."""
         return {"source": self.source} if self.source is not None else self.sources
+
+    @property
+    def refers(self) -> bool:
+        """Whether it names functions or classes of modules."""
+        steps = self.transform if isinstance(self.transform, tuple) else ()
+        named = [self.transform, *(step.function for step in steps)]
+        if isinstance(self.sink, Foreach):
+            named.append(self.sink.foreach)
+        return any(isinstance(each, str) and is_reference(each) for each in named)
 
     @model_validator(mode="after")
     def _fits(self) -> "PipelineSpec":
@@ -114,8 +124,6 @@ class PipelineSpec(Part):
         self._check_sources()
         if self.static and self.transform is None:
             raise ValueError("has static sides and no transform that uses them")
-        if self.trigger != "as fast as possible":
-            duration_ms(self.trigger)
         return self
 
     def _check_sources(self) -> None:

@@ -178,12 +178,20 @@ Sink = Annotated[
     | Annotated[Foreach, Tag("foreach")]
     | Annotated[Console, Tag("console")]
     | Annotated[Memory, Tag("memory")],
-    Discriminator(_kind),
+    Discriminator(
+        _kind,
+        custom_error_type="sink",
+        custom_error_message="is no sink; write a mapping, as {table: payments}",
+    ),
 ]
 
 
 def check_delivery(delivery: str, sink: Part) -> None:
     """Refuse a delivery that the sink cannot honestly give."""
+    if isinstance(sink, Parquet | Delta) and delivery != "exactly-once":
+        raise ValueError(
+            f"sink {type(sink).__name__.lower()} is always written exactly-once; leave delivery out"
+        )
     if delivery == "idempotent" and isinstance(sink, KafkaSink):
         raise ValueError("delivery idempotent needs a table with a key; a topic keeps every record")
     if delivery == "idempotent" and not (isinstance(sink, Postgres) and sink.key):
@@ -192,8 +200,4 @@ def check_delivery(delivery: str, sink: Part) -> None:
         raise ValueError(
             f"sink {type(sink).__name__.lower()} keeps no ledger, so {delivery} is not to be had; "
             "say `delivery: at-least-once`"
-        )
-    if isinstance(sink, Parquet | Delta) and delivery != "exactly-once":
-        raise ValueError(
-            f"sink {type(sink).__name__.lower()} is always written exactly-once; leave delivery out"
         )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from tallygate.spec.part import Names, Part
+from tallygate.spec.part import Names, Part, refusing
 from tallygate.units import time_ms
 
 __all__ = ["Files", "Kafka", "Rate", "Socket", "Source"]
@@ -23,10 +23,12 @@ class Kafka(Part):
         None, alias="schema", description="The fields, as in SQL: `id long, name string`."
     )
     avro_schema: str | None = Field(None, description="The file of the schema, for Avro.")
-    start: str | dict[str, dict[int, int]] = Field(
-        "earliest",
-        description="Where a new pipeline starts: earliest, latest, a time, or offsets "
-        "as {topic: {partition: offset}}.",
+    start: Annotated[str | dict[str, dict[int, int]], refusing(time_ms, "earliest", "latest")] = (
+        Field(
+            "earliest",
+            description="Where a new pipeline starts: earliest, latest, a time, or offsets "
+            "as {topic: {partition: offset}}.",
+        )
     )
     max_records: int | None = Field(None, gt=0, description="The most records in one batch.")
     headers: bool = Field(False, description="Whether the transform sees `_headers`.")
@@ -53,8 +55,6 @@ class Kafka(Part):
             raise ValueError("format avro and avro_schema go together")
         if self.format in ("text", "bytes", "avro") and self.schema_:
             raise ValueError(f"of format {self.format} has a schema by itself; leave schema out")
-        if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
-            time_ms(self.start)
         if isinstance(self.start, dict) and self.pattern:
             raise ValueError("by pattern cannot start at given offsets; name the topics")
         return self
@@ -115,5 +115,9 @@ Source = Annotated[
     | Annotated[Files, Tag("files")]
     | Annotated[Socket, Tag("socket")]
     | Annotated[Rate, Tag("rate")],
-    Discriminator(_kind),
+    Discriminator(
+        _kind,
+        custom_error_type="source",
+        custom_error_message="is no source; write a mapping, as {topic: payments, schema: …}",
+    ),
 ]

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SkipValidation, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from tallygate.spec.part import Names, Part
-from tallygate.units import duration_ms
+from tallygate.spec.part import Names, Part, refusing
+from tallygate.units import interval_ms
 
 __all__ = ["Join", "Pivot", "Static", "Step", "Window"]
 
@@ -72,7 +72,7 @@ class Static(Part):
     table: str | None = Field(None, description="A table in PostgreSQL.")
     dsn: str | None = Field(None, description="Its database, if not the configured one.")
     delta: str | None = Field(None, description="The folder of a Delta table.")
-    refresh: str = Field(
+    refresh: Annotated[str, refusing(interval_ms, "never", "on change")] = Field(
         "never", description="never, `on change`, or an interval such as `10m` to look for changes."
     )
     options: dict[str, str] = Field({}, description="Options of Spark's reader, as `header`.")
@@ -81,8 +81,6 @@ class Static(Part):
     def _fits(self) -> "Static":
         if sum(place is not None for place in (self.file, self.table, self.delta)) != 1:
             raise ValueError("needs one of file, table and delta")
-        if self.refresh not in ("never", "on change"):
-            duration_ms(self.refresh)
         if self.file is not None and self.format != "parquet" and not self.schema_:
             raise ValueError(f"of format {self.format} needs a schema, as `id long, name string`")
         return self
