@@ -30,7 +30,7 @@ LAYERS = (
     ("spec.pipeline",),
     ("spec.loading",),
     ("guard", "java"),
-    ("spark.jars", "spark.daemon", "spark.saying"),
+    ("spark.jars", "spark.daemon", "spark.saying", "spark.whole"),
     ("spark.classes",),
     ("kafka.connection", "kafka.properties"),
     ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools"),

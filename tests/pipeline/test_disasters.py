@@ -1,9 +1,11 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,10 +21,12 @@ from tallygate.errors import (
     InputError,
     LedgerError,
     LostRangeError,
+    QueryError,
     TargetError,
 )
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import fetch
+from tallygate.kafka.reader import records_in
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.rebuild import rebuild
@@ -40,6 +44,26 @@ def test_a_replayed_batch_is_skipped(flow: Flow) -> None:
     flow.send(50)
     flow.run()
     flow.check()
+
+
+@pytest.mark.parametrize("target", ["table", "topic", "lanes"])
+def test_rows_that_cannot_all_be_computed_are_not_written_in_part(flow: Flow, target: str) -> None:
+    """The transform fails when the task that writes already has blocks of the partition."""
+    many = 45_000
+    flow.send(many, partition=0)
+    given: dict[str, Any] = {"source": Kafka(flow.name, schema=SCHEMA)}
+    if target != "table":
+        flow.topics.create(f"{flow.name}-target", partitions=1)
+        given["sink"] = KafkaSink(f"{flow.name}-target")
+    hint = "/*+ REPARTITION(1) */" if target == "lanes" else ""
+    with pytest.raises(QueryError, match="DIVIDE_BY_ZERO"):
+        flow.run(transform=f"SELECT {hint} id, 1 / (id - 44000) AS x FROM source", **given)
+    flow.run(transform=f"SELECT {hint} id, 1.0D AS x FROM source", **given)
+    if target == "table":
+        flow.check()
+    else:
+        found = records_in(f"{flow.name}-target", flow.stack.cluster.connection)
+        assert sorted(json.loads(each.text)["id"] for each in found) == list(range(many))
 
 
 def test_without_the_ledger_a_replayed_batch_comes_twice(

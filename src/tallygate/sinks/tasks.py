@@ -23,6 +23,7 @@ from tallygate.errors import (
 from tallygate.ledger.ranges import Place, Range
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.sink import Retry, Written
+from tallygate.spark.whole import insist_on_whole_input
 
 __all__ = [
     "Report",
@@ -93,6 +94,7 @@ def run_tasks(
     whatever else a task reports is its sink's to judge."""
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        insist_on_whole_input()
         return task(blocks)
 
     rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
