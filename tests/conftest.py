@@ -4,6 +4,10 @@ import os
 import sys
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as property_settings
+
+from tallygate.kafka import reader
 
 pytest_plugins = [
     "fixtures.folders",
@@ -18,6 +22,13 @@ pytest_plugins = [
     "fixtures.proxy",
     "fixtures.executors",
 ]
+
+# Other tests and the servers may have the machine to themselves for a while: that is no finding.
+property_settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+property_settings.load_profile("busy machine")
+reader.MOMENT = 30.0
 
 LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tallygate import Producer, Settings, Stack, Topics
+from tallygate.guard import kill_recorded
 from tallygate.settings import OPEN_SECTIONS, SETTINGS
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +35,8 @@ def own_state() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="tallygate-docs-"))
     folder.chmod(0o755)
     yield folder
+    for stack in (folder / "stacks").glob("*"):  # of a command that failed before its `down`
+        kill_recorded(stack)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -52,7 +55,7 @@ def test_every_command_of_a_page_runs(page: Path, own_state: Path, stack: Stack)
             text=True,
             cwd=own_state,
             env=environment,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert done.returncode == 0, f"{page.name}: {command}\n{done.stdout}{done.stderr}"

@@ -16,7 +16,7 @@ from tallygate import Stack, Topics
 from tallygate.errors import ConfigError, MachineError, NodeError, StackError
 from tallygate.kafka import clients
 from tallygate.ports import is_free
-from tallygate.process import ProcessState
+from tallygate.process import ProcessState, is_alive
 from tallygate.settings import Settings
 from tallygate.stack import StackState
 from tallygate.waiting import wait_until
@@ -41,7 +41,7 @@ def _state(stack: Stack) -> StackState:
 
 
 def _all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return not any(map(is_alive, processes))
 
 
 def test_the_shared_stack_is_ready_for_everything(stack: Stack) -> None:
@@ -105,8 +105,11 @@ def test_a_stack_keeps_its_shape(stack: Stack, settings: Settings) -> None:
 def test_a_crash_of_everything_leaves_nothing_to_repair(own_stack: Stack) -> None:
     """Stale records, a stale postmaster.pid, unclean logs: `up` copes with all of it."""
     own_stack.up(background=True)
-    for process in _processes(own_stack):
+    family = _processes(own_stack)
+    family += [child for each in family for child in each.children(recursive=True)]
+    for process in family:
         process.kill()
+    wait_until(lambda: _all_gone(family), 10, "not dead")
     wait_until(lambda: own_stack.state is StackState.DOWN, 10, "not dead")
     own_stack.up()
     assert own_stack.state is StackState.UP

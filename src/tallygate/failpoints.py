@@ -23,6 +23,7 @@ speculation is on. Executors must be told by `spark.executorEnv.TALLYGATE_FAIL_A
 TALLYGATE_FAILED that is made when it has happened.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -102,5 +103,10 @@ def _die() -> None:
 
 
 def _kill(process: "psutil.Process") -> None:
-    for each in [process, *process.children(recursive=True)]:
-        each.send_signal(signal.SIGKILL)
+    """With all that it started; whoever does this comes last, or it would not get to the rest."""
+    import psutil
+
+    family = [process, *process.children(recursive=True)]
+    for each in sorted(family, key=lambda each: each.pid == os.getpid()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGKILL)

@@ -20,7 +20,7 @@ import psutil
 from tallygate.errors import NodeError
 from tallygate.waiting import wait_until
 
-__all__ = ["Process", "ProcessState", "died", "tail"]
+__all__ = ["Process", "ProcessState", "died", "is_alive", "tail"]
 
 RECORD = "process.json"
 LAST_LINES = 10
@@ -119,16 +119,30 @@ class Process:
         found = self.find()
         if found is None:
             return
+        for member in [found, *(self._family() if tree else ())]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
+
+    def _family(self) -> list[psutil.Process]:
+        """All that the process started, and those that they did."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            family = [found, *found.children(recursive=True)] if tree else [found]
-            for member in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.send_signal(number)
+            found = self.find()
+            return found.children(recursive=True) if found else []
+        return []
 
     def kill(self, timeout: float = 10) -> None:
-        """SIGKILL the whole tree and wait until nothing of it is left."""
+        """SIGKILL the whole tree and wait until nothing of it is left: a server's children may
+        still hold what its next start needs."""
+        family = self._family()
         self.send(signal.SIGKILL, tree=True)
         self.wait_gone(timeout)
+        wait_until(
+            lambda: not any(map(is_alive, family)),
+            timeout,
+            f"processes that {self.folder.name} had started are still there",
+            error=TimeoutError,
+            every=0.02,
+        )
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 30) -> None:
         """Ask the process to end; one that has not by `timeout` is killed."""
@@ -148,6 +162,14 @@ class Process:
             every=0.02,
         )
         (self.folder / RECORD).unlink(missing_ok=True)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it can still do anything: a zombie cannot."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def tail(path: Path, lines: int) -> list[str]:

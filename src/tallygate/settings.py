@@ -44,7 +44,7 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("stack", "The local stack to use when no other cluster is configured.", "default"),
         Setting("timeout", "How many seconds a server has to answer.", "10"),
         Setting("cache.dir", "Where downloaded jars are kept."),
-        Setting("state.dir", "Where local stacks and logs are kept."),
+        Setting("state.dir", "Where local stacks, checkpoints, runs, drills and logs are kept."),
         Setting("java.home", "The Java 17 or 21 to use, before JAVA_HOME and the PATH."),
         Setting("ivy.settings", "An Ivy settings file, for fetching jars through a mirror."),
         Setting("spark.master", "The Spark master.", "local[*]"),

@@ -157,14 +157,15 @@ def test_a_stack_named_by_a_flag_outranks_a_configured_cluster(
     stack: Stack, tallygate: Tallygate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TALLYGATE_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9")
-    monkeypatch.setenv("TALLYGATE_TIMEOUT", "1")
     tallygate("topic", "list", "--name", stack.name)
+    monkeypatch.setenv("TALLYGATE_TIMEOUT", "1")
     tallygate("topic", "list", code=UnreachableError.exit_code)
 
 
+@pytest.mark.timeout(700)
 def test_the_demo_ends_well(stack: Stack, tallygate: Tallygate) -> None:
     """Ours loses nothing and repeats nothing; the plain job beside it repeats."""
-    done = tallygate("demo", "--events", "2000").stdout
+    done = tallygate("demo", "--events", "2000", timeout=600).stdout
     rows = {line.split("  ")[0]: line.split()[-2:] for line in done.splitlines() if "  " in line}
     assert rows["Tallygate"] == ["0", "0"]
     assert rows["plain foreachBatch"][1] != "0"

@@ -49,7 +49,7 @@ def proxy(echo: tuple[str, int]) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
         yield connection
 
 
@@ -68,26 +68,26 @@ def test_a_link_that_is_cut(proxy: Proxy, client: socket.socket) -> None:
     proxy.break_link("cut")
     assert client.recv(1000) == b""
     proxy.heal()
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as again:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as again:
         assert _said(again, b"two") == b"twotwo"
 
 
 @pytest.mark.parametrize("fault", ["silent", "deaf"])
 def test_a_link_on_which_no_answer_comes(proxy: Proxy, client: socket.socket, fault: str) -> None:
-    client.settimeout(0.3)
     _said(client, b"one")
+    client.settimeout(0.3)
     proxy.break_link(fault)  # type: ignore[arg-type]
     with pytest.raises(TimeoutError):
         _said(client, b"two")
-    client.settimeout(2)
+    client.settimeout(10)
     proxy.heal()
     assert client.recv(1000) == b"", "who hangs on it is told at the end"
 
 
 def test_nothing_follows_what_was_swallowed(proxy: Proxy, client: socket.socket) -> None:
     """TCP has no holes: bytes after those that are gone must not arrive."""
-    client.settimeout(0.3)
     _said(client, b"one")
+    client.settimeout(0.3)
     proxy.break_link("silent")
     with pytest.raises(TimeoutError):
         _said(client, b"two")
@@ -104,7 +104,7 @@ def test_a_slow_link(proxy: Proxy, client: socket.socket) -> None:
 
 
 def test_a_fault_for_some_callers_only(proxy: Proxy, client: socket.socket) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as other:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as other:
         _said(client, b"broker")
         _said(other, b"client")
         proxy.break_link("cut", lambda hello: hello.startswith(b"broker"))

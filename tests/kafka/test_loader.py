@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import OffsetSpec
 
 from fixtures.commands import Tallygate
 from tallygate import Connection, Stack, Topics
@@ -22,9 +23,10 @@ from tallygate.errors import (
 )
 from tallygate.kafka.loader import Load, load
 from tallygate.kafka.producer import producer_properties
-from tallygate.kafka.reader import Reading, read, to_record
+from tallygate.kafka.reader import Reading, list_offsets, read, to_record
 from tallygate.records.files import FileFormat
 from tallygate.records.record import Record
+from tallygate.waiting import wait_until
 
 NewTopic = Callable[..., str]
 
@@ -230,16 +232,28 @@ def test_a_second_loader_of_the_same_load_fences_the_first(
     assert values == Counter(path.read_bytes().splitlines())
 
 
+def _end(topic: str, connection: Connection) -> int:
+    """How much was written to a topic, committed or not."""
+    places = [(topic, number) for number in range(4)]
+    return sum(list_offsets(places, OffsetSpec.latest(), connection).values())  # type: ignore[no-untyped-call]
+
+
 def _killed_loads(topic: str, path: Path, connection: Connection, *options: str) -> None:
     """Start a load five times, kill it at random moments, then let it finish."""
     chance = random.Random(11)
     command = [sys.executable, "-m", "tallygate", "produce", topic, str(path), *options]
     command += ["-b", connection.bootstrap_servers]
     for _ in range(5):
+        before = _end(topic, connection)
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as loader:
-            time.sleep(chance.uniform(0.8, 1.6))
+            wait_until(
+                lambda: _end(topic, connection) > before or loader.poll() is not None,  # noqa: B023
+                60,
+                "nothing was sent",
+            )
+            time.sleep(chance.uniform(0, 0.8))
             loader.kill()
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 

@@ -10,8 +10,8 @@ from fixtures.locked import credentials
 from tallygate.errors import UnreachableError
 
 
-def _login(user: str, password: str) -> list[str]:
-    words = ["--set", "timeout=3"]
+def _login(user: str, password: str, timeout: int = 10) -> list[str]:
+    words = ["--set", f"timeout={timeout}"]
     for name, text in credentials(user, password).items():
         words += ["--set", f"kafka.{name.replace('_', '.')}={text}"]
     return words
@@ -41,7 +41,7 @@ def test_wrong_credentials_are_named_and_never_shown(
     words = [line if word == "LINE" else word for word in command.split()]
     started = time.monotonic()
     code = 1 if command == "doctor" else UnreachableError.exit_code
-    done = tallygate(*words, "-b", locked, *_login("admin", "hunter2"), code=code)
+    done = tallygate(*words, "-b", locked, *_login("admin", "hunter2", 3), code=code)
     assert "refused the credentials" in done.stdout + done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert time.monotonic() - started < 60

@@ -9,8 +9,9 @@ from tallygate import Stack, Topics
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka import clients, groups
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.topics import Partition
+from tallygate.kafka.topics import Partition, Topic
 from tallygate.settings import Settings
+from tallygate.waiting import wait_until
 
 NewTopic = Callable[..., str]
 
@@ -76,11 +77,16 @@ def test_alter_changes_everything_that_is_asked_for(topics: Topics, new_topic: N
         replication=2,
         configs={"cleanup.policy": "compact", "retention.ms": "5"},
     )
-    topic = topics.describe(name, sizes=False)
-    assert (len(topic.partitions), topic.replication) == (3, 2)
-    assert topic.configs["cleanup.policy"] == "compact"
+    _wait_for(topics, name, lambda topic: len(topic.partitions) == 3)
+    _wait_for(topics, name, lambda topic: topic.replication == 2)
+    _wait_for(topics, name, lambda topic: topic.configs.get("cleanup.policy") == "compact")
     topics.alter(name, configs={"retention.ms": None})
-    assert "retention.ms" not in topics.describe(name, sizes=False).configs
+    _wait_for(topics, name, lambda topic: "retention.ms" not in topic.configs)
+
+
+def _wait_for(topics: Topics, name: str, changed: Callable[[Topic], bool]) -> None:
+    """Any broker may be asked, and one may be behind another."""
+    wait_until(lambda: changed(topics.describe(name, sizes=False)), 10, "the change is not there")
 
 
 def test_an_alteration_is_whole_or_nothing(topics: Topics, new_topic: NewTopic) -> None:

@@ -1,7 +1,6 @@
 """A folder of commits: one rename each, one writer at a time. No server is needed."""
 
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tallygate.sinks.parquet.entry import Entry
 from tallygate.sinks.parquet.folder import LEDGER, Folder
 from tallygate.sinks.parquet.ledger import FolderLedger
 from tallygate.sinks.parquet.letters import FoundLetters, read_letters, write_letters
+from tallygate.waiting import wait_until
 
 COLUMNS = (("id", "int64"),)
 
@@ -197,21 +197,17 @@ def test_the_watcher_sees_a_part_of_a_commit_and_a_commit_that_came_twice(
 
     def piecemeal(self: Folder, staged: Path, entry: Entry) -> None:
         self.commit(entry.number).mkdir()
-        for path in sorted(staged.iterdir()):
+        for number, path in enumerate(sorted(staged.iterdir())):
             path.rename(self.commit(entry.number) / path.name)
-            time.sleep(0.02)
+            if number == 10:
+                wait_until(lambda: watcher.wrong, 30, "a part was there, and nobody saw it")
 
     ledger = _begun(tmp_path / "rows")
     with Watcher(tmp_path / "rows") as watcher, monkeypatch.context() as patched:
         patched.setattr(Folder, "publish", piecemeal)
         _append(ledger, 100, files=20)
-        deadline = time.monotonic() + 10
-        while not watcher.wrong and time.monotonic() < deadline:
-            time.sleep(0.01)
     assert any("of 100 rows" in each for each in watcher.wrong)
     with Watcher(tmp_path / "rows") as watcher:
         ledger.commit(ledger.current(), _filled(ledger, range(100)), rows=100)
-        deadline = time.monotonic() + 10
-        while not watcher.wrong and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: watcher.wrong, 30, "rows came twice, and nobody saw it")
     assert "100 ids are there twice" in watcher.wrong

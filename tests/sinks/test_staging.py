@@ -1,12 +1,13 @@
 """Staged rows count only if their task reported them, and only if all of them are still there."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 
-from fixtures.flows import Flow
-from tallygate import Kafka, Postgres
+from fixtures.flows import SCHEMA, Flow
+from tallygate import Kafka, Postgres, Producer
 from tallygate.sinks.postgres.sink import PostgresSink
 from tallygate.sinks.tasks import Report
 
@@ -58,6 +59,27 @@ def test_a_staging_table_that_postgres_emptied_is_filled_again(
     after_staging(flow, "TRUNCATE tallygate.{}")
     flow.run(sink=Postgres(flow.name, **STAGED))
     flow.check()
+
+
+def test_of_one_key_the_newest_record_counts_although_rows_are_merged_in_parts(
+    flow: Flow, after_staging: Callable[[Flow, str], None]
+) -> None:
+    """Tasks that share a partition stage its rows in an order of their own, here the reverse one;
+    a row that is refused makes the merge go by halves."""
+    flow.execute(
+        "CREATE TABLE {table} (id bigint PRIMARY KEY, account text CHECK (account <> 'no'))"
+    )
+    with Producer(flow.stack.cluster.connection) as producer:
+        for number in range(400):
+            row = {"id": number % 7, "account": "no" if number == 250 else f"v{number}"}
+            producer.send(flow.name, json.dumps(row), partition=0)
+    after_staging(flow, "UPDATE tallygate.{} SET _row = 1000 - _row")
+    flow.run(
+        source=Kafka(flow.name, schema=SCHEMA),
+        sink=Postgres(flow.name, mode="upsert", key="id", driver_rows=0),
+    )
+    newest = {number % 7: f"v{number}" for number in range(400) if number != 250}
+    assert flow.rows("SELECT id, account FROM {table} ORDER BY id") == sorted(newest.items())
 
 
 def test_split_partitions_are_not_committed_by_partition(flow: Flow) -> None:

@@ -6,6 +6,7 @@ in time: a program that ends normally has every record acknowledged.
 """
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -126,13 +127,15 @@ def settle(producer: Any, failures: Failures) -> None:
 
 
 def commit(producer: Any) -> None:
-    """Commit a transaction. One that asks to be tried again may be."""
+    """Commit a transaction. One that asks to be tried again may be, for as long as any answer is
+    waited for: who commits has more to do. After that, whether it was committed is unknown."""
+    until = time.monotonic() + ANSWER_TIMEOUT
     while True:
         try:
-            producer.commit_transaction(ANSWER_TIMEOUT)
+            producer.commit_transaction(max(until - time.monotonic(), 0))
             return
         except KafkaException as error:
-            if not error.args[0].retriable():
+            if not error.args[0].retriable() or time.monotonic() >= until:
                 raise
 
 

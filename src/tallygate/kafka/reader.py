@@ -12,6 +12,7 @@ those of a transaction that is open. So transactions that are open when reading 
 moment to end; one that takes longer hides what comes after it, and reading stops before it.
 """
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +43,12 @@ ANSWER_TIMEOUT = 10.0
 MOMENT = 2.0
 """How long open transactions are waited for. A commit takes some milliseconds to be seen, or a few
 hundred while brokers are busy."""
-NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+NOT_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 
 Ends = dict[tuple[str, int], int]
 
@@ -238,12 +244,13 @@ def list_offsets(
     connection: Connection,
     level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
-    """One end of each partition, or where a time begins. A leader that has only just become one
-    may not answer as such yet, though everybody names it: it is asked again."""
+    """One end of each partition, or where a time begins. A broker that has only just become the
+    leader may not know of that yet, or of the topic, though all name it: it is asked again."""
     if not partitions:
         return {}
     admin = clients.admin(connection)
     asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+    deadline = time.monotonic() + ANSWER_TIMEOUT
 
     def ends() -> Ends:
         # Without a connection that is up already, librdkafka often waits half a second for one.
@@ -252,17 +259,12 @@ def list_offsets(
         try:
             return {(at.topic, at.partition): each.result().offset for at, each in futures.items()}
         except KafkaException as error:
-            if error.args[0].code() not in NOT_YET:
+            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
                 raise
             return {}
 
     with clients.explained(connection, "asking for offsets"):
-        return wait_until(
-            ends,
-            ANSWER_TIMEOUT,
-            "asking for offsets: the partitions have no leader that answers; see `topic describe`.",
-            error=UnreachableError,
-        )
+        return wait_until(ends, 2 * ANSWER_TIMEOUT, "no end", error=UnreachableError)
 
 
 def _starts(

@@ -182,7 +182,8 @@ class Topics:
         try:
             self.create(name, configs={"max.message.bytes": str(LARGEST)})
         except TopicError:
-            self.create(name)
+            if name not in self.names():  # or somebody else has just made it
+                self.create(name)
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:

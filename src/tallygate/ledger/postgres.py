@@ -13,7 +13,7 @@ run reads are therefore final.
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,8 @@ __all__ = ["BatchRow", "Claim", "PostgresLedger"]
 
 BATCHES_KEPT = 10_000
 TRIM_EVERY = 100
+LETTERS_AT_ONCE = 8 << 20
+"""Bytes; twice as many in hex. What jsonb holds ends at 256 MiB."""
 
 
 class Statements(Protocol):
@@ -100,30 +102,17 @@ class Claim:
 
     def keep(self, transaction: Statements, letters: Sequence[Letter]) -> None:
         """Keep dead letters. They count once the ledger has moved past them."""
-        if not letters:
-            return
-        rows = [
-            {
-                "t": each.topic,
-                "p": each.partition,
-                "o": each.offset,
-                "k": None if each.key is None else each.key.hex(),
-                "v": None if each.value is None else each.value.hex(),
-                "ms": each.time_ms,
-                "c": each.cause.replace("\0", "\N{REPLACEMENT CHARACTER}"),
-            }
-            for each in letters
-        ]
-        transaction.rows(
-            "INSERT INTO tallygate.dead_letter_records"
-            ' (pipeline, topic, partition, "offset", key, value, record_time, cause)'
-            " SELECT $1, t, p, o, decode(k, 'hex'), decode(v, 'hex'), to_timestamp(ms / 1000.0), c"
-            " FROM jsonb_to_recordset(($2::text)::jsonb)"
-            " AS letter (t text, p int, o bigint, k text, v text, ms bigint, c text)"
-            " ON CONFLICT DO NOTHING",
-            self.pipeline,
-            json.dumps(rows),
-        )
+        for some in _bounded(letters):
+            transaction.rows(
+                "INSERT INTO tallygate.dead_letter_records"
+                ' (pipeline, topic, partition, "offset", key, value, record_time, cause)'
+                " SELECT $1, t, p, o, decode(k, 'hex'), decode(v, 'hex'),"
+                " to_timestamp(ms / 1000.0), c FROM jsonb_to_recordset(($2::text)::jsonb)"
+                " AS letter (t text, p int, o bigint, k text, v text, ms bigint, c text)"
+                " ON CONFLICT DO NOTHING",
+                self.pipeline,
+                json.dumps([_fields(each) for each in some]),
+            )
 
     def record(self, transaction: Statements, batch: "BatchRow") -> None:
         """Add a batch to the history, which is kept within a bound."""
@@ -156,6 +145,33 @@ class BatchRow:
     ranges: Sequence[Range]
     rows: int
     seconds: Mapping[str, float]
+
+
+def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+    """The letters by so many that each lot is of a size that jsonb can hold."""
+    some: list[Letter] = []
+    size = 0
+    for each in letters:
+        more = len(each.key or b"") + len(each.value or b"") + len(each.cause)
+        if some and size + more > LETTERS_AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += more
+    if some:
+        yield some
+
+
+def _fields(letter: Letter) -> dict[str, Any]:
+    return {
+        "t": letter.topic,
+        "p": letter.partition,
+        "o": letter.offset,
+        "k": None if letter.key is None else letter.key.hex(),
+        "v": None if letter.value is None else letter.value.hex(),
+        "ms": letter.time_ms,
+        "c": letter.cause.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+    }
 
 
 class PostgresLedger:
@@ -219,10 +235,12 @@ class PostgresLedger:
                 (self.pipeline, row[0], socket.gethostname(), os.getpid(), version),
             )
             self._open().execute(
-                "DELETE FROM tallygate.dead_letter_records AS letters USING tallygate.positions "
-                "AS held WHERE letters.pipeline = %s AND held.pipeline = letters.pipeline AND "
-                "held.topic = letters.topic AND held.partition = letters.partition "
-                'AND letters."offset" >= held.next_offset',
+                # Of batches that were never committed: their records may be fit by now.
+                "DELETE FROM tallygate.dead_letter_records AS letters WHERE letters.pipeline = %s "
+                "AND NOT EXISTS (SELECT FROM tallygate.positions AS held WHERE "
+                "held.pipeline = letters.pipeline AND held.topic = letters.topic AND "
+                "held.partition = letters.partition "
+                'AND held.next_offset > letters."offset")',
                 (self.pipeline,),
             )
         return Claim(self.pipeline, row[0])
@@ -245,13 +263,15 @@ class PostgresLedger:
         for topic, topic_id in topic_ids.items():
             self._execute(
                 "UPDATE tallygate.positions SET topic_id = %s WHERE pipeline = %s AND topic = %s "
-                "AND topic_id IS DISTINCT FROM %s",
-                (topic_id, claim.pipeline, topic, topic_id),
+                "AND topic_id IS DISTINCT FROM %s "
+                "AND (SELECT epoch FROM tallygate.pipelines WHERE name = %s) = %s",
+                (topic_id, claim.pipeline, topic, topic_id, claim.pipeline, claim.epoch),
             )
 
-    def lose(self, lost: Iterable[Range], reason: str) -> None:
+    def lose(self, claim: Claim, lost: Iterable[Range], reason: str) -> None:
         """Go on after a lost range: the ledger moves past it, and keeps that it is lost."""
         with self._open().transaction():
+            claim.check(PlainConnection(self._open()))
             for each in lost:
                 moved = self._open().execute(
                     "UPDATE tallygate.positions SET next_offset = %s, updated_at = now() WHERE "

@@ -10,11 +10,12 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 
 from tallygate.postgres.connecting import opened
 
-__all__ = ["JSON", "PlainConnection"]
+__all__ = ["JSON", "PlainConnection", "shown"]
 
 JSON = {b"json": b"1"}
 """Marks a field whose texts are jsonb's binary form: a version byte, then the text."""
@@ -46,7 +47,7 @@ class PlainConnection:
         count = 0
         with self._connection.cursor() as cursor, cursor.copy(into) as copy:
             for block in blocks:
-                for row in block.to_pylist():
+                for row in shown(block).to_pylist():
                     copy.write_row([_text(value, name in json) for name, value in row.items()])
                 count += block.num_rows
         return count
@@ -59,6 +60,24 @@ class PlainConnection:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def shown(block: pa.RecordBatch) -> pa.RecordBatch:
+    """The block with its times as text: those of Python end with the year 9999, and those of
+    PostgreSQL do not."""
+    return pa.RecordBatch.from_arrays(
+        [_shown(column) for column in block.columns], names=block.schema.names
+    )
+
+
+def _shown(column: pa.Array) -> pa.Array:
+    if pa.types.is_date(column.type):
+        return column.cast(pa.string())
+    if not pa.types.is_timestamp(column.type):
+        return column
+    # Without its zone, for whose rules Arrow would look in files of the system.
+    text = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
+    return pc.binary_join_element_wise(text, "+00", "") if column.type.tz else text
 
 
 def _text(value: Any, json: bool) -> Any:

@@ -3,20 +3,24 @@
 One decoder for every pipeline, whether it runs on the driver or in a worker. Values that can be
 taken a block at a time are (JSON of plain types, text, bytes); as soon as a block holds anything
 doubtful, all of it is decoded again record by record, with the same rules and with reasons. What
-the fast way accepts the careful way accepts with the same result: a property test holds them to it.
+the fast way accepts the careful way accepts with the same result, or a record's fate would hang on
+its neighbours: a property test holds them to it.
 
-The rules are strict, since a guess is a silent loss: a missing field is null, a field that is not
-declared is ignored, a value of another type makes the record unfit. Numbers are never rounded to
-fit a decimal; times are ISO 8601, and UTC where they do not say.
+The rules are strict, since a guess is a silent loss: a missing field is null, and unfit if it is
+declared NOT NULL; a field that is not declared is ignored, but must be JSON; a value of another
+type makes the record unfit. Numbers are never rounded to fit a decimal; times are ISO 8601, UTC
+where they do not say, and within the years 1 to 9999 of UTC.
 """
 
 import base64
 import csv
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -24,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from tallygate.errors import InputError
+from tallygate.errors import ConfigError, InputError
 from tallygate.records import avro
 
 __all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
@@ -43,6 +47,24 @@ _FAST = {pa.bool_(), pa.int64(), pa.int32(), pa.int16(), pa.int8(), pa.float64()
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _RAW_NAMES = {"_topic": "topic", "_partition": "partition", "_offset": "offset"}
 
+# pyarrow takes these for numbers in JSON, as Python writes them. Patterns that begin with a literal
+# are searched for six times as fast as the one that tells the value from a word in a text.
+_WORDS = (r"NaN[\s,\]}]", r"Inf(inity)?[\s,\]}]")
+_NO_NUMBER = r"[:,\[]\s*-?(NaN|Inf(inity)?)[\s,\]}]"
+_WHOLE_NEGATIVE_ZERO = r"-0[\s,}]"
+# pyarrow nests without limit, orjson 1,024 levels, Python's own reader some 900.
+_DEEPEST = 500
+_NEGATIVE_ZERO = -(1 << 63)  # its bits
+_FIRST_TIME, _LAST_TIME = (
+    pa.scalar(time.replace(tzinfo=UTC), _TIMESTAMP).value for time in (datetime.min, datetime.max)
+)
+# Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
+_EXACT = Context(prec=76)
+# The largest record that Kafka can hold; a cell of one may be as long.
+_LONGEST_CELL = (1 << 31) - 1
+# Python makes no int of more digits unless told to; no field can hold so many.
+_LONGEST_INT = 4300
+
 
 @dataclass(frozen=True)
 class Unfit:
@@ -60,10 +82,13 @@ class Decoder:
     fields: pa.Schema
     metadata: tuple[str, ...] = COORDINATES
     avro_schema: str | None = None
-    _made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _ = self._members  # a type that cannot be decoded is refused before there are records
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": {}}
+        """Without what was made of the fields: it is made again where the decoder arrives."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,47 +118,42 @@ class Decoder:
         return None
 
     def _json(self, values: pa.Array) -> list[pa.Array] | None:
-        """All lines in one go, if each line is surely one record.
-
-        Every value begins with `{`, ends with `}` and holds no line feed. Since after a `}` no `{`
-        can follow but on the outermost level, no object spans two lines; since each line begins
-        one, as many objects as lines means one each.
-        """
-        if not len(values) or values.null_count or not self._fast_fields():
+        """All records in one go, unless the careful way could say otherwise about one of them."""
+        if not len(values) or values.null_count or not self._fast_fields:
             return None
-        values = values.cast(pa.string())  # refuses what is not UTF-8
-        framed = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
-        if not pc.all(framed).as_py() or pc.any(pc.match_substring(values, "\n")).as_py():
+        text = _lines(values.cast(pa.string()))  # which refuses what is not UTF-8
+        if text is None or _may_be_no_json(text) or _may_be_deep(values):
             return None
-        lines = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-        text = pc.binary_join(lines, "\n")[0].as_buffer()
-        table = pj.read_json(
-            pa.BufferReader(text),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=self._read_schema(), unexpected_field_behavior="ignore"
-            ),
-        )
+        table = self._read(text[0].as_buffer())
         if len(table) != len(values):
             return None
         columns = []
-        for name, type_ in zip(self.fields.names, self.fields.types, strict=True):
-            column = table.column(name).combine_chunks()
-            if type_ == pa.float64() and not pc.all(pc.is_finite(column)).as_py():
-                return None  # NaN and Infinity are no JSON
-            columns.append(column.cast(type_))
+        for field in self.fields:
+            read = table.column(field.name).combine_chunks()
+            column = read.cast(field.type)
+            if _doubtful(column, field, read, text):
+                return None
+            columns.append(column)
         return columns
 
+    def _read(self, text: pa.Buffer) -> pa.Table:
+        return pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=self._parse_options,
+        )
+
+    @cached_property
     def _fast_fields(self) -> bool:
         return all(type_ in _FAST or type_ == _TIMESTAMP for type_ in self.fields.types)
 
-    def _read_schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                (name, pa.string() if type_ == _TIMESTAMP else type_)
-                for name, type_ in zip(self.fields.names, self.fields.types, strict=True)
-            ]
-        )
+    @cached_property
+    def _parse_options(self) -> pj.ParseOptions:
+        read = [
+            (name, pa.string() if type_ == _TIMESTAMP else type_)
+            for name, type_ in zip(self.fields.names, self.fields.types, strict=True)
+        ]
+        return pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
 
     def _careful(self, values: pa.Array) -> tuple[list[pa.Array], list[Unfit]]:
         rows, unfit = [], []
@@ -154,26 +174,31 @@ class Decoder:
             return (None if value is None else value.decode(),)
         if value is None:
             raise ValueError("the record has no value (a tombstone)")
-        if not self._made:
-            self._made["parse"] = self._parser()
-            self._made["converters"] = _members(self.fields)
-        found = self._made["parse"](value)
-        return tuple(
-            None if (item := found.get(name)) is None else _within(name, convert, item)
-            for name, convert in self._made["converters"]
-        )
+        found = self._parse(value)
+        return tuple(member.of(found) for member in self._members)
 
-    def _parser(self) -> Callable[[bytes], dict[str, Any]]:
+    @cached_property
+    def _members(self) -> list["_Member"]:
+        return _members(self.fields)
+
+    @cached_property
+    def _parse(self) -> Callable[[bytes], dict[str, Any]]:
         if self.format == "avro":
             return avro.decoder(self.avro_schema or "")
         if self.format == "csv":
+            # A setting of the whole process, the only one there is: it is raised, which no other
+            # user of the module can mind, and never put back, which another thread might.
+            csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
             return self._csv
         exact = any(_holds_decimal(type_) for type_ in self.fields.types)
         return _exact_object if exact else _object
 
     def _csv(self, value: bytes) -> dict[str, Any]:
         names, types = self.fields.names, self.fields.types
-        (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
+        try:
+            (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
+        except csv.Error as error:  # which is no ValueError
+            raise ValueError(f"is no line of CSV: {error}") from None
         if len(cells) != len(names):
             raise ValueError(f"{len(cells)} cells for {len(names)} fields")
         return {
@@ -194,18 +219,88 @@ def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:
     return column.cast(METADATA.field(name).type)
 
 
+def _lines(values: pa.Array) -> pa.Array | None:
+    """The records as one text, of which as many objects as records means one each.
+
+    Every value begins with `{` and ends with `}`, so between two stands a `}`, a line feed and a
+    `{`. A line feed is in no string of JSON, and after a `}` no `{` can follow but on the outermost
+    level: no object spans two values, and each value holds at least one.
+    """
+    framed = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
+    if not pc.all(framed).as_py():
+        return None
+    whole = pa.array([0, len(values)], pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(whole, values), "\n")
+
+
+def _may_be_no_json(text: pa.Array) -> bool:
+    return any(_holds(text, word) for word in _WORDS) and _holds(text, _NO_NUMBER)
+
+
+def _holds(text: pa.Array, pattern: str) -> bool:
+    return bool(pc.match_substring_regex(text, pattern)[0].as_py())
+
+
+def _may_be_deep(values: pa.Array) -> bool:
+    """Whether a record has as many brackets as it takes; only a long one can."""
+    long = values.filter(pc.greater(pc.binary_length(values), 2 * _DEEPEST))
+    return any(each.count(b"{") + each.count(b"[") > _DEEPEST for each in long.to_pylist())
+
+
+def _doubtful(column: pa.Array, field: pa.Field, read: pa.Array, text: pa.Array) -> bool:
+    """Whether the column holds what the careful way refuses or reads as something else."""
+    if column.null_count and not field.nullable:
+        return True
+    if field.type == _TIMESTAMP:
+        return _beyond_time(column) or bool(pc.any(pc.starts_with(read, "0000")).as_py())
+    if field.type == pa.float64():
+        if not pc.all(pc.is_finite(column), min_count=0).as_py():
+            return True
+        # -0 is an integer, and so 0; -0.0 is not.
+        signed = pc.min(column.view(pa.int64())).as_py() == _NEGATIVE_ZERO
+        return signed and _holds(text, _WHOLE_NEGATIVE_ZERO)
+    return False
+
+
+def _beyond_time(column: pa.Array) -> bool:
+    ends = pc.min_max(column.view(pa.int64())).as_py()
+    return ends["min"] is not None and not _FIRST_TIME <= ends["min"] <= ends["max"] <= _LAST_TIME
+
+
 def _object(value: bytes) -> dict[str, Any]:
-    found = orjson.loads(value)
-    if not isinstance(found, dict):
-        raise ValueError(f"a JSON {type(found).__name__} and no object")
-    return found
+    """What orjson reads, which judges what is JSON."""
+    try:
+        return _of_object(orjson.loads(value))
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        # A number beyond a double is JSON, and only for the field that it is in to refuse.
+        return _every_digit(value)
 
 
 def _exact_object(value: bytes) -> dict[str, Any]:
-    found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_no_constant)
+    """With decimals as they were written, by a reader that lets through what is no text (a lone
+    surrogate): so the other one judges first."""
+    _object(value)
+    return _every_digit(value)
+
+
+def _every_digit(value: bytes) -> dict[str, Any]:
+    return _of_object(
+        json.loads(
+            value.decode(), parse_float=Decimal, parse_int=_whole, parse_constant=_no_constant
+        )
+    )
+
+
+def _of_object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"a JSON {type(found).__name__} and no object")
     return found
+
+
+def _whole(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= _LONGEST_INT else Decimal(digits)
 
 
 def _no_constant(name: str) -> Any:
@@ -218,58 +313,74 @@ def _holds_decimal(type_: pa.DataType) -> bool:
     return any(_holds_decimal(type_.field(i).type) for i in range(type_.num_fields))
 
 
-def _within(name: str, convert: Callable[[Any], Any], item: Any) -> Any:
-    try:
-        return convert(item)
-    except (ValueError, ArithmeticError) as error:
-        raise ValueError(f"{name}: {error}") from None
+@dataclass(frozen=True)
+class _Member:
+    """A field of a record, or of a struct in one."""
+
+    name: str
+    nullable: bool
+    convert: Callable[[Any], Any]
+
+    def of(self, found: dict[str, Any]) -> Any:
+        item = found.get(self.name)
+        if item is None:
+            if self.nullable:
+                return None
+            raise ValueError(f"{self.name}: is missing or null, and declared NOT NULL")
+        try:
+            return self.convert(item)
+        except (ValueError, ArithmeticError) as error:
+            raise ValueError(f"{self.name}: {error}") from None
 
 
-def _members(fields: Any) -> list[tuple[str, Callable[[Any], Any]]]:
-    return [(each.name, _converter(each.type)) for each in fields]
+def _members(declared: Iterable[pa.Field], above: str = "") -> list[_Member]:
+    return [
+        _Member(each.name, each.nullable, _converter(each.type, above + each.name))
+        for each in declared
+    ]
 
 
-def _converter(type_: pa.DataType) -> Callable[[Any], Any]:
+def _converter(type_: pa.DataType, place: str) -> Callable[[Any], Any]:
     """What turns a decoded value into one that Arrow takes for `type_`, or refuses it."""
     if pa.types.is_integer(type_):
         limit = 1 << (type_.bit_width - 1)
         return lambda item: _integer(item, limit)
-    if pa.types.is_floating(type_):
-        return _float
     if pa.types.is_decimal(type_):
         return lambda item: _decimal(item, type_.precision, type_.scale)
     if pa.types.is_timestamp(type_):
         return _timestamp if type_.tz else _local_timestamp
     if pa.types.is_list(type_):
-        inner = _converter(type_.value_type)
+        inner = _converter(type_.value_type, place)
         return lambda item: [None if i is None else inner(i) for i in _of(item, list, "a list")]
     if pa.types.is_map(type_):
-        key, value = _converter(type_.key_type), _converter(type_.item_type)
+        key, value = _converter(type_.key_type, place), _converter(type_.item_type, place)
         return lambda item: [
             (key(k), None if v is None else value(v))
             for k, v in _of(item, dict, "an object").items()
         ]
     if pa.types.is_struct(type_):
-        members = _members([type_.field(i) for i in range(type_.num_fields)])
+        members = _members([type_.field(i) for i in range(type_.num_fields)], f"{place}.")
         return lambda item: _struct(item, members)
     simple: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = [
         (pa.types.is_boolean, lambda item: _of(item, bool, "true or false")),
-        (pa.types.is_string, lambda item: _of(item, str, "a string")),
+        (pa.types.is_float32, _short_float),
+        (pa.types.is_float64, _float),
+        (pa.types.is_string, _text),
         (pa.types.is_date, _date),
         (pa.types.is_binary, _binary),
     ]
     for is_it, convert in simple:
         if is_it(type_):
             return convert
-    raise InputError(f"values of type {type_} cannot be decoded")
+    raise ConfigError(
+        f"field {place!r} is of type {type_}, which cannot be decoded; numbers, decimals, booleans,"
+        " strings, binary, dates, timestamps, and arrays, maps and structs of these can."
+    )
 
 
-def _struct(item: Any, members: list[tuple[str, Callable[[Any], Any]]]) -> dict[str, Any]:
+def _struct(item: Any, members: list[_Member]) -> dict[str, Any]:
     found = _of(item, dict, "an object")
-    return {
-        name: None if (part := found.get(name)) is None else _within(name, convert, part)
-        for name, convert in members
-    }
+    return {member.name: member.of(found) for member in members}
 
 
 def _of(item: Any, kind: type, said: str) -> Any:
@@ -281,6 +392,12 @@ def _of(item: Any, kind: type, said: str) -> Any:
 def _shown(item: Any) -> str:
     text = repr(item) if isinstance(item, str) else str(item)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _text(item: Any) -> str:
+    text: str = _of(item, str, "a string")
+    text.encode()  # raises a ValueError for a lone surrogate
+    return text
 
 
 def _integer(item: Any, limit: int) -> int:
@@ -300,12 +417,21 @@ def _float(item: Any) -> float:
     return number
 
 
+def _short_float(item: Any) -> float:
+    number = _float(item)
+    try:
+        struct.pack("<f", number)  # without the sign it would store infinity, as Arrow would
+    except OverflowError:
+        raise ValueError(f"{_shown(item)} is beyond 32 bits") from None
+    return number
+
+
 def _decimal(item: Any, precision: int, scale: int) -> Decimal:
     if isinstance(item, bool | float) or not isinstance(item, int | str | Decimal):
         raise ValueError(f"{_shown(item)} is not a decimal")
     try:
         number = Decimal(item)
-        exact = number.quantize(Decimal(1).scaleb(-scale))
+        exact = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     except InvalidOperation:
         raise ValueError(f"{_shown(item)} is not a decimal({precision}, {scale})") from None
     if exact != number or len(exact.as_tuple().digits) > precision:
@@ -326,7 +452,7 @@ def _timestamp(item: Any) -> datetime:
     if isinstance(item, datetime):
         return item
     parsed = datetime.fromisoformat(_of(item, str, "a time"))
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def _date(item: Any) -> date:

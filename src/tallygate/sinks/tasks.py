@@ -4,7 +4,9 @@ A task does not fail for what the driver can decide about: it says in its one ro
 happened, so that the driver need not read it out of one of Spark's errors.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +28,10 @@ from tallygate.sinks.sink import Retry, Written
 from tallygate.spark.whole import insist_on_whole_input
 
 __all__ = [
+    "KeeperError",
     "Report",
+    "keepers_heard",
+    "keeping",
     "raised_as",
     "run_tasks",
     "skipped",
@@ -97,7 +102,8 @@ def run_tasks(
         insist_on_whole_input()
         return task(blocks)
 
-    rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
+    with keepers_heard():
+        rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
     reports = [Report.of(row) for row in rows]
     for problem, error in _RAISED.items():
         for report in reports:
@@ -107,6 +113,42 @@ def run_tasks(
         if report.problem == "retry":
             raise Retry(report.message)
     return reports
+
+
+class KeeperError(Exception):
+    """Dead letters could not be kept, in the step that decodes. It cannot report, since its rows go
+    on to others: what happened is in the text of the error that Spark makes of it."""
+
+    def __init__(self, problem: str, message: str) -> None:
+        super().__init__(f"[{problem}] {message}")
+
+
+_KEEPER = re.compile(r"KeeperError: \[(\w+)\] (.*)")
+
+
+@contextmanager
+def keeping(passes: Callable[[Exception], bool]) -> Iterator[None]:
+    """Tell the driver what happened in here, if it can decide about that; `passes` says what is
+    worth trying again."""
+    try:
+        yield
+    except Exception as error:
+        problem = "retry" if passes(error) else raised_as(error)
+        if problem is None:
+            raise
+        raise KeeperError(problem, str(error)) from error
+
+
+@contextmanager
+def keepers_heard() -> Iterator[None]:
+    """Raise what a keeper meant, and not what Spark says of it."""
+    try:
+        yield
+    except Exception as error:
+        found = _KEEPER.search(str(error))
+        if found is None:
+            raise
+        raise _RAISED.get(found[1], Retry)(found[2]) from error
 
 
 def raised_as(error: BaseException) -> str | None:

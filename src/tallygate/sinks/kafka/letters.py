@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
+from tallygate.consumer.dead_letters import MARKER
+from tallygate.errors import UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetching import fetch
+from tallygate.kafka.fetching import HEADERS, fetch
 from tallygate.kafka.producer import ANSWER_TIMEOUT
 from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import GroupClaim, Held, Names, commit_offsets
 from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Place, Range
+from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.sinks.kafka.sending import send_letters
+from tallygate.sinks.tasks import keeping
 
 __all__ = ["LetterCount", "LetterTopic"]
 
@@ -30,6 +33,10 @@ class LetterTopic:
     names: Names
 
     def keep(self, letters: list[Letter]) -> None:
+        with keeping(_passes):
+            self._keep_all(letters)
+
+    def _keep_all(self, letters: list[Letter]) -> None:
         for place in sorted({(each.topic, each.partition) for each in letters}):
             own = [each for each in letters if (each.topic, each.partition) == place]
             self._keep(place, own)
@@ -52,10 +59,16 @@ class LetterTopic:
         commit_offsets(self.connection, self.claim, name, [place], offsets, rows)
 
 
-class LetterCount:
-    """How many letters a topic holds, of which only the new ones are read."""
+def _passes(error: Exception) -> bool:
+    return isinstance(error, KafkaException | MovedError | UnreachableError)
 
-    def __init__(self, topics: Topics, topic: str) -> None:
+
+class LetterCount:
+    """How many letters of a pipeline a topic holds, of which only the new ones are read. There may
+    be letters of others in it, and marks that say which were replayed."""
+
+    def __init__(self, topics: Topics, topic: str, pipeline: str) -> None:
+        self._pipeline = pipeline.encode()
         self._connection = topics.connection
         self._places = [(topic, n) for n in range(topics.partition_counts()[topic])]
         self._consumer = clients.consumer(self._connection)
@@ -69,9 +82,14 @@ class LetterCount:
                     TopicPartition(*place), ANSWER_TIMEOUT
                 )
             new = Range(*place, max(first, self._at.get(place, 0)), end)
-            self.counted += sum(block.num_rows for block in fetch([new], self._connection))
+            for block in fetch([new], self._connection, headers=True):
+                self.counted += sum(map(self._is_ours, block.column(HEADERS.name).to_pylist()))
             self._at[place] = end
         return self.counted
+
+    def _is_ours(self, headers: list[dict[str, Any]] | None) -> bool:
+        found = {each["key"]: each["value"] for each in headers or ()}
+        return found.get("tallygate.pipeline") == self._pipeline and MARKER not in found
 
     def close(self) -> None:
         self._consumer.close()

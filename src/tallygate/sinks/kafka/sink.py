@@ -30,6 +30,7 @@ from tallygate.kafka.fetching import HEADERS
 from tallygate.kafka.topics import Topics
 from tallygate.ledger.group import GroupClaim, committed
 from tallygate.ledger.ranges import MovedError, Place, Range, remaining
+from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.kafka.limits import Limits
 from tallygate.sinks.kafka.writer import KafkaWriter
@@ -179,8 +180,8 @@ def as_records(
     """The frame as key, value, coordinates and headers, made by the JVM; `added` are columns that
     are not the user's."""
     own = [name for name in frame.columns if name not in added]
-    value = f.to_json(f.struct(*own)) if format == "json" else f.col("value")
-    chosen: Any = f.lit(None) if key is None else f.col(key)
+    value = f.to_json(f.struct(*map(backticked, own))) if format == "json" else f.col("value")
+    chosen: Any = f.lit(None) if key is None else f.col(backticked(key))
     if format == "value" and key is None and "key" in own:
         chosen = f.col("key")
     coordinates = [f.col(name) for name in COORDINATES] if carries else []

@@ -298,7 +298,7 @@ class KafkaStore:
         """All letters that are there: counting goes on with every batch. Brokers that do not
         answer just then are asked again with the next one."""
         if self._counter is None:
-            self._counter = LetterCount(self._topics, self._letters_topic)
+            self._counter = LetterCount(self._topics, self._letters_topic, self._names.pipeline)
             return self._counter.count()
         with contextlib.suppress(UnreachableError):
             return self._counter.count()

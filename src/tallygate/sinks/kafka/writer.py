@@ -50,7 +50,7 @@ from tallygate.sinks.kafka.limits import Limits
 from tallygate.sinks.kafka.sending import Header, RecordRows, produce, send_letters
 from tallygate.sinks.tasks import Report, raised_as, trimmed
 
-__all__ = ["SOURCE", "KafkaWriter"]
+__all__ = ["SOURCE", "KafkaWriter", "as_key"]
 
 SOURCE = "tallygate.source"
 """The header that says where a record came from."""
@@ -265,7 +265,7 @@ class KafkaWriter:
                 if not block.num_rows:
                     continue
                 if self.key is not None:
-                    keys = decoded.column(self.key).cast(pa.string()).cast(pa.binary())
+                    keys = as_key(decoded.column(self.key))
             rows = self._rows(block, block.column("key") if keys is None else keys, names)
             yield rows if self.limits is None else self._allowed(rows, self.limits, block, work)
 
@@ -309,6 +309,12 @@ class KafkaWriter:
             else:
                 headers = [_marked(*each) for each in zip(headers, where, strict=True)]
         return RecordRows(block.column("value").to_pylist(), keys.to_pylist(), headers)
+
+
+def as_key(column: pa.Array) -> pa.Array:
+    """A column as keys of records: bytes as they are, all else as text."""
+    binary = pa.types.is_binary(column.type)
+    return column if binary else column.cast(pa.string()).cast(pa.binary())
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> list[Header]:

@@ -32,6 +32,7 @@ from tallygate.postgres.plain import JSON
 from tallygate.postgres.schema import SCHEMA
 from tallygate.quoting import backticked
 from tallygate.records.decoding import Decoder
+from tallygate.sinks.postgres.nested import to_json
 from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target
 from tallygate.sinks.postgres.writer import (
@@ -123,7 +124,7 @@ class PostgresSink:
         if self.decoder is not None:
             return frame
         special = {
-            column.name: f.concat(f.lit("\x01"), f.to_json(f.col(backticked(column.name))))
+            column.name: to_json(f.col(backticked(column.name)))
             if column.json
             else f.col(backticked(column.name)).cast("string")
             for column in self.columns

@@ -9,13 +9,14 @@ from tallygate.errors import LedgerError
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.postgres import Claim, PostgresLedger
 from tallygate.ledger.ranges import Known, Range
-from tallygate.postgres.arrow import pooled
+from tallygate.postgres.arrow import is_lost, pooled
 from tallygate.postgres.connecting import connect
 from tallygate.records.decoding import COORDINATES
 from tallygate.sinks.postgres.sink import PostgresSink
 from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target, columns_of, ensure_table
 from tallygate.sinks.store import Keeper, Shape
+from tallygate.sinks.tasks import keeping
 from tallygate.spec import Postgres
 
 __all__ = ["PostgresStore"]
@@ -30,7 +31,7 @@ class _LetterTable:
     claim: Claim
 
     def keep(self, letters: list[Letter]) -> None:
-        with pooled(self.dsn) as connection:
+        with keeping(is_lost), pooled(self.dsn) as connection:
             self.claim.check(connection)
             self.claim.keep(connection, letters)
             connection.commit()
@@ -84,7 +85,7 @@ class PostgresStore:
         )
 
     def lose(self, lost: Iterable[Range], reason: str) -> None:
-        self._ledger.lose(lost, reason)
+        self._ledger.lose(self._claim, lost, reason)
 
     def sink(self, shape: Shape) -> PostgresSink:
         if self._target is None:

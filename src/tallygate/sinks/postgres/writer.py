@@ -25,7 +25,9 @@ from tallygate.ledger.letters import Letter, letter_of
 from tallygate.ledger.postgres import Claim
 from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
+from tallygate.postgres.plain import shown
 from tallygate.records.decoding import COORDINATES, Decoder
+from tallygate.sinks.postgres.nested import as_json
 from tallygate.sinks.tasks import Report, raised_as, trimmed
 
 __all__ = ["Blocks", "Writer", "committed", "problem_of", "reason", "refused"]
@@ -263,11 +265,15 @@ class Writer:
     ) -> int:
         connection.rows("SAVEPOINT tallygate_block")
         try:
-            return connection.ingest(self.schema, self.table, [block], like)
+            count = connection.ingest(self.schema, self.table, [block], like)
+            connection.rows("RELEASE SAVEPOINT tallygate_block")
+            return count
         except Exception as error:
             if not is_refusal(error):
                 raise
+            # Released too: one that is left stays open below all that come after it.
             connection.rows("ROLLBACK TO SAVEPOINT tallygate_block")
+            connection.rows("RELEASE SAVEPOINT tallygate_block")
             if block.num_rows == 1:
                 letters.append(refused(block, coordinates, str(error)))
                 return 0
@@ -298,30 +304,12 @@ class Writer:
         return pa.RecordBatch.from_arrays(arrays, schema=self.columns)
 
 
-def as_json(column: pa.Array) -> pa.Array:
-    """Nested values as jsonb's binary form: a version byte, then the text."""
-    values = [
-        None if item is None else "\x01" + orjson.dumps(_plain(item), default=str).decode()
-        for item in column.to_pylist()
-    ]
-    return pa.array(values, pa.string())
-
-
-def _plain(item: Any) -> Any:
-    """Maps, which Arrow gives as lists of pairs, as objects."""
-    if isinstance(item, list):
-        if item and all(isinstance(pair, tuple) and len(pair) == 2 for pair in item):
-            return {str(key): _plain(value) for key, value in item}
-        return [_plain(each) for each in item]
-    if isinstance(item, dict):
-        return {key: _plain(value) for key, value in item.items()}
-    return item
-
-
 def refused(row: pa.RecordBatch, coordinates: pa.RecordBatch | None, message: str) -> Letter:
     """A row that PostgreSQL refused, as a dead letter."""
     cause = reason(message)
-    fields = {name: value for name, value in row.to_pylist()[0].items() if name != "_attempt"}
+    fields = {
+        name: value for name, value in shown(row).to_pylist()[0].items() if name != "_attempt"
+    }
     if coordinates is None:
         raise TargetError(
             f"PostgreSQL refuses a row: {cause}. The row, {fields}, does not carry the coordinates "
