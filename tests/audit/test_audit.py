@@ -1,15 +1,19 @@
 """The audit finds what was planted by hand into a correct table, and nothing in one untouched."""
 
+import itertools
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fixtures.audits import abort, audited, counts
+from fixtures.audits import abort, amounts, audited, counts
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Postgres
+from tallygate.audit import coordinates
+from tallygate.audit.digests import Digests, digests
 from tallygate.audit.scope import Sample
 from tallygate.audit.verdict import Verdict
 from tallygate.errors import ConfigError, LedgerError
@@ -95,6 +99,84 @@ def test_aggregates_are_compared_key_by_key(flow: Flow) -> None:
     assert counts(found) == {"different": 1, "missing": 1, "unexpected": 1}
     (different,) = [each for each in found.anomalies if each.kind == "different"]
     assert different.examples == ('{"account":"a1"}',)
+
+
+def test_sums_of_doubles_are_compared_closely(flow: Flow) -> None:
+    """The stream adds up batch by batch, the audit in one go, and the last bits differ."""
+    fields = {
+        "source": amounts(flow),
+        "transform": "SELECT account, sum(amount) AS total, stddev(amount) AS spread FROM source "
+        "GROUP BY account",
+        "sink": Postgres(flow.name, mode="upsert", key="account"),
+    }
+    flow.run(**fields)
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    flow.execute("UPDATE {table} SET total = total * 1.000001 WHERE account = 'a1'")
+    flow.execute("UPDATE {table} SET spread = NULL WHERE account = 'a2'")
+    assert counts(audited(flow, **fields)) == {"different": 2}
+
+
+def test_a_table_that_appends_by_key_holds_rows_that_the_transform_gives(flow: Flow) -> None:
+    """Which record of a key came first depends on the batches; that it is one of them does not."""
+    fields = {"sink": Postgres(flow.name, key="account")}
+    flow.send(20)
+    flow.run(**fields)
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    flow.execute("UPDATE {table} SET id = 999 WHERE account = 'a1'")
+    flow.execute("DELETE FROM {table} WHERE account = 'a2'")
+    (different, missing) = sorted(audited(flow, **fields).anomalies, key=lambda each: each.kind)
+    assert (missing.kind, missing.count) == ("missing", 1)
+    assert (different.kind, different.examples) == ("different", ('{"account":"a1"}',))
+
+
+def test_columns_that_are_not_compared_are_said(flow: Flow) -> None:
+    """One that is gone from the table is unknown; one of a type that cannot be compared is named,
+    and one that the clock gave is both."""
+    fields = {
+        "transform": "SELECT id, account, array(id) AS listed, current_timestamp() AS at "
+        "FROM source"
+    }
+    flow.send(20)
+    flow.run(**fields)
+    whole = audited(flow, **fields)
+    assert (whole.anomalies, whole.not_compared) == ((), ("listed",))
+    clock = "column at was not compared: current_timestamp() gives another value each time"
+    assert whole.unknown == (clock,)
+    flow.execute("UPDATE {table} SET id = 999 WHERE id = 3")
+    assert counts(audited(flow, **fields)) == {"different": 1}
+    flow.execute("ALTER TABLE {table} DROP COLUMN id")
+    found = audited(flow, **fields)
+    assert (found.verdict, found.anomalies) == (Verdict.UNKNOWN, ())
+    assert found.unknown == (
+        "the sink has no column id, so what it should hold was not compared",
+        clock,
+    )
+
+
+def test_what_only_chance_lets_through_is_unknown(flow: Flow) -> None:
+    fields = {"transform": "SELECT * FROM source WHERE rand() < 0.5"}
+    flow.send(60)
+    flow.run(**fields)
+    found = audited(flow, **fields)
+    assert (found.verdict, found.anomalies) == (Verdict.UNKNOWN, ())
+    assert "rand() gives another value each time, and which rows there are" in found.unknown[0]
+
+
+def test_two_readings_that_do_not_agree_are_unknown(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests that differ where no row does: somebody has read something else."""
+    flow.send(10)
+    flow.run()
+    numbers = itertools.count()
+
+    def misread(*given: Any) -> Digests:
+        found, number = digests(*given), next(numbers)
+        wrong = {at: (rows, total, xor ^ number) for at, (rows, total, xor) in found.inside.items()}
+        return Digests(wrong, found.outside)
+
+    monkeypatch.setattr(coordinates, "digests", misread)
+    assert audited(flow).unknown == (f"two readings of public.{flow.name} do not agree",)
 
 
 def test_the_last_record_of_a_key_counts_where_it_is_known(flow: Flow) -> None:
@@ -202,3 +284,6 @@ def test_the_command_says_what_it_found_by_its_exit_code(
     found = json.loads(done.stdout)
     assert found["verdict"] == "invalid"
     assert found["counts"]["missing"] == 1
+    flow.execute("ALTER TABLE {table} ALTER COLUMN id TYPE text USING 'x'")
+    crashed = tallygate("audit", str(file), "--name", "small", code=2)
+    assert "the audit could not be finished, so it has found nothing out: " in crashed.stderr

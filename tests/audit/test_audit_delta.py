@@ -53,8 +53,11 @@ def test_what_was_planted_is_found(lake: Lake) -> None:
         "UPDATE {table} SET account = 'x' WHERE id = 22",
         "INSERT INTO {table} SELECT 1, 'x', _topic, _partition, _offset - 2 FROM {table} "
         "WHERE id = 0",
+        "INSERT INTO {table} SELECT 1, 'x', NULL, _partition, _offset FROM {table} WHERE id = 0",
+        "INSERT INTO {table} SELECT 1, 'x', _topic, NULL, _offset FROM {table} WHERE id = 0",
     )
     found = counts(audited(flow, **fields))
+    assert found.pop("unexpected") == 2, "rows that do not name all of a record"
     assert found == {"missing": 1, "duplicate": 1, "different": 1, "aborted": 1}
 
 

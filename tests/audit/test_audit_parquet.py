@@ -81,6 +81,32 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
     assert audited(flow, **fields).verdict is Verdict.VALID
 
 
+def test_nested_columns_are_compared(flow: Flow) -> None:
+    folder = flow.folder / "rows"
+    nested = (
+        "SELECT id, array(account) AS listed, named_struct('id', id) AS inner, "
+        "map(account, id, 'b', 1) AS by_name FROM source"
+    )
+    fields = {"sink": Parquet(str(folder)), "transform": nested}
+    flow.send(30, partition=0)
+    flow.run(**fields)
+    whole = audited(flow, **fields)
+    assert (whole.verdict, whole.not_compared) == (Verdict.VALID, ())
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        first, second, third, fourth, *rest = rows
+        return [
+            {**first, "listed": []},
+            {**second, "inner": {"id": None}},
+            {**third, "by_name": [("b", 2)]},
+            {**fourth, "by_name": fourth["by_name"][::-1]},
+            *rest,
+        ]
+
+    _rewrite(folder, change)
+    assert counts(audited(flow, **fields)) == {"different": 3}
+
+
 def test_windows_that_the_watermark_has_closed_are_compared(flow: Flow) -> None:
     """Those still open are in the recomputation and not in the folder, and that is right; and
     a record that came too late makes differences unknown, since it may be why."""

@@ -62,6 +62,12 @@ def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
     gone = _followed(flow, 1, **fields)
     assert (gone.became, gone.right) == ("missing", False)
     assert [row["id"] for row in gone.expected] == [1]
+    flow.execute("UPDATE {table} SET account = 'x' WHERE id = 0")
+    other = _followed(flow, 0, **fields)
+    assert (other.became, other.right) == ("different", False)
+    flow.execute("UPDATE {table} SET account = 'a0'")
+    flow.execute("INSERT INTO {table} SELECT * FROM {table} WHERE id = 0")
+    assert _followed(flow, 0, **fields).became == "duplicate"
     dead = _followed(flow, 3, **fields)
     assert dead.became == "dead letter"
     assert dead.cause

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from tallygate.audit.case import Case, Found
 from tallygate.audit.checking import check
-from tallygate.audit.claims import Claims, Evidence
+from tallygate.audit.claims import Evidence
 from tallygate.audit.evidence import evidence_of, kafka_source
 from tallygate.audit.history import wrong_moves
 from tallygate.audit.recompute import Noted, Source
 from tallygate.audit.scope import Sample, Scope, scope_of, sureness
-from tallygate.audit.verdict import Anomaly, Report
+from tallygate.audit.verdict import Report
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.launch import look
 from tallygate.pipeline.pipeline import Pipeline
@@ -81,7 +81,7 @@ def _report(
     checked: dict[str, list[list[int]]] = {}
     for each in scope.ranges:
         checked.setdefault(f"{each.topic}/{each.partition}", []).append([each.start, each.until])
-    anomalies = [*found.anomalies, *scope.anomalies, *wrong_moves(claims), *_undead(claims, noted)]
+    anomalies = [*found.anomalies, *scope.anomalies, *wrong_moves(claims)]
     letters = sum(_within(scope, *at) for at in claims.letters)
     records = noted.records()
     return Report(
@@ -94,17 +94,9 @@ def _report(
         tuple(anomalies),
         (*scope.unknown, *found.unknown),
         checked=checked,
+        not_compared=found.left_out,
         filtered=None if found.kept is None else records - found.kept - letters,
     )
-
-
-def _undead(claims: Claims, noted: Noted) -> list[Anomaly]:
-    """Records that cannot be decoded, and that nobody kept."""
-    gone = sorted(noted.unfit() - claims.letters)
-    if not gone:
-        return []
-    examples = tuple(f"{topic}/{partition}@{offset}" for topic, partition, offset in gone[:5])
-    return [Anomaly("undead", len(gone), examples)]
 
 
 def _within(scope: Scope, topic: str, partition: int, offset: int) -> bool:

@@ -1,18 +1,24 @@
 """One audit: what its steps work on, and what they find."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
 from tallygate.audit.claims import Claims, Evidence
+from tallygate.audit.comparable import Sides, sides_of
+from tallygate.audit.kafka import TopicEvidence
 from tallygate.audit.recompute import Noted, Source, without
 from tallygate.audit.scope import Scope
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.letters import Coordinates
 from tallygate.spark.plan import Plan, name_of, walk
 
-__all__ = ["Case", "Found", "gives_one_each", "operators"]
+__all__ = ["Case", "Found", "gives_one_each", "operators", "sums_doubles"]
+
+_ADDS = re.compile("Aggregate|Groups|WithState")
+_DOUBLE = re.compile("[:<](double|float)[,>]")
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,11 @@ class Found:
     unknown: tuple[str, ...] = ()
     kept: int | None = None
     """How many records have rows; None if rows are not of one record each."""
+    left_out: tuple[str, ...] = ()
+    """Columns of types that cannot be compared."""
+
+    def count(self, *kinds: str) -> int:
+        return sum(each.count for each in self.anomalies if each.kind in kinds)
 
     def but(self, reason: str, *kinds: str) -> "Found":
         """The same, but that anomalies of these kinds may have another reason."""
@@ -54,9 +65,20 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that identify a row of a table."""
-        key = getattr(self.source.pipeline.sink, "key", None) or ()
-        return (key,) if isinstance(key, str) else tuple(key)
+        """The columns that identify a row; none if all rows are kept."""
+        if isinstance(self.evidence, TopicEvidence):
+            return ("key",) if self.evidence.compacted else ()
+        return tuple(getattr(self.source.pipeline.sink, "key", ()))
+
+    def keeps_last(self, plan: Plan) -> bool:
+        """Whether the row of a key is its last record's, by the order of their offsets. In lanes
+        rows come in the order of a shuffle."""
+        if isinstance(self.evidence, TopicEvidence):
+            return plan.carries and self.evidence.compacted and self.evidence.narrow
+        return plan.carries and self.mode == "upsert"
+
+    def sides(self, plan: Plan, shaped: DataFrame, rows: DataFrame) -> Sides:
+        return sides_of(shaped, rows, summed=sums_doubles(plan))
 
     @property
     def watermarked(self) -> bool:
@@ -83,6 +105,14 @@ class Case:
 def gives_one_each(frame: DataFrame) -> bool:
     """Whether a record gives one row at the most."""
     return not operators(frame) & {"Generate", "Join"}
+
+
+def sums_doubles(plan: Plan) -> bool:
+    """Whether rows may hold numbers whose last bits depend on the order of the records."""
+    return not plan.carries and any(
+        _ADDS.search(name_of(node)) and _DOUBLE.search(node.schema().catalogString())
+        for node in walk(plan.frame._jdf.queryExecution().analyzed())
+    )
 
 
 def operators(frame: DataFrame) -> set[str]:

@@ -48,6 +48,8 @@ class Claims:
     gapless: bool = True
     """Whether every move of the ledger is in its history, from the oldest one that is kept on."""
     unknown: tuple[str, ...] = ()
+    forgotten: int = 0
+    """How many dead letters retention may have removed."""
 
     @property
     def reached(self) -> dict[Place, Range]:

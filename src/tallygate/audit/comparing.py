@@ -1,27 +1,28 @@
-"""Two frames compared, by Spark: memory does not grow with the rows.
+"""Two frames compared by Spark, in groups of rows: memory does not grow with the rows.
 
-Rows that carry coordinates are first compared by digests: for each stretch of offsets how many rows
-there are, and two sums of their hashes, which need neither a shuffle of the rows nor a sort. Only
-the stretches whose digests differ are then compared row by row.
+**Sums of floating-point numbers are close, not equal.** A stream adds them up batch by batch, an
+audit in one go, and their last bits depend on the order. So they are no part of a hash, and two of
+them are the same if the order can be all that makes them differ. It is unsure near zero, where what
+is left of large numbers that cancel out may be anything, and where rows cannot be told apart.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
+from tallygate.audit.comparable import content_hash
 from tallygate.audit.verdict import Anomaly
-from tallygate.ledger.ranges import Place, Range
 from tallygate.quoting import backticked
-from tallygate.sinks.tasks import within
 
-__all__ = ["EXAMPLES", "Compared", "Digests", "compared", "differing", "digests", "stretch"]
+__all__ = ["EXAMPLES", "Compared", "compared", "strangers"]
 
 EXAMPLES = 5
-FEWEST, MOST_STRETCHES = 4096, 20_000
-INSIDE, AROUND, OUTSIDE = 0, 1, 2
+UNSURE = "unsure"
+TOLERANCE: dict[type[t.DataType], float] = {t.DoubleType: 1e-9, t.FloatType: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -29,159 +30,133 @@ class Compared:
     rows: int
     """Rows of the sink that were looked at."""
     anomalies: tuple[Anomaly, ...]
-
-
-Stretch = tuple[str, int, int]
-"""A topic, a partition, and the number of the stretch in it."""
-Digest = tuple[int, int | None, int]
-
-
-@dataclass(frozen=True)
-class Digests:
-    inside: Mapping[Stretch, Digest]
-    """Of rows whose records are to be checked."""
-    outside: int
-    """Rows whose records the ledger does not claim."""
-
-    @property
-    def rows(self) -> int:
-        return sum(count for count, *_ in self.inside.values())
-
-
-def stretch(ranges: Iterable[Range]) -> int:
-    """How many offsets have one digest: so many that there are never too many digests."""
-    return max(FEWEST, sum(map(len, ranges)) // MOST_STRETCHES)
-
-
-def digests(
-    frame: DataFrame,
-    content: Sequence[str],
-    size: int,
-    checked: Sequence[Range],
-    claimed: Sequence[Range],
-) -> Digests:
-    """The digests of a frame's rows; those of records that are claimed, and not to be checked, are
-    passed over."""
-    lies = (
-        f.when(within(checked), INSIDE)
-        .when(f.coalesce(within(claimed), f.lit(False)), AROUND)
-        .otherwise(OUTSIDE)
-    )
-    hashed = _hash(("_offset", *content))
-    rows = (
-        frame.select(
-            lies.alias("lies"),
-            f.col("_topic").alias("topic"),
-            f.col("_partition").alias("partition"),
-            f.expr(f"_offset div {size}").alias("number"),
-            hashed.alias("hash"),
-        )
-        .groupBy("lies", "topic", "partition", "number")
-        .agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.try_sum(f.shiftright("hash", 20)).alias("sum"),
-            f.bit_xor("hash").alias("xor"),
-        )
-        .collect()
-    )
-    inside = {
-        (row["topic"], row["partition"], row["number"]): (row["rows"], row["sum"], row["xor"])
-        for row in rows
-        if row["lies"] == INSIDE
-    }
-    return Digests(inside, sum(row["rows"] for row in rows if row["lies"] == OUTSIDE))
-
-
-def differing(
-    expected: Digests, found: Digests, size: int, checked: Iterable[Range]
-) -> list[Range]:
-    """The parts of the ranges in which the digests are not the same."""
-    wrong: dict[Place, set[int]] = {}
-    for one in expected.inside.keys() | found.inside.keys():
-        mine, theirs = expected.inside.get(one), found.inside.get(one)
-        if mine != theirs or mine is None or mine[1] is None:
-            wrong.setdefault(one[:2], set()).add(one[2])
-    parts = []
-    for each in checked:
-        for number in sorted(wrong.get(each.place, ())):
-            start, until = max(each.start, number * size), min(each.until, (number + 1) * size)
-            if start < until:
-                parts.append(Range(*each.place, start, until))
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[Range], most: int = 20) -> list[Range]:
-    """Neighbours as one range; and if a partition has too many, all of it from the first on."""
-    found: list[Range] = []
-    for each in sorted(parts):
-        if found and found[-1].place == each.place and found[-1].until == each.start:
-            found[-1] = Range(*each.place, found[-1].start, each.until)
-        else:
-            found.append(each)
-    for place in {each.place for each in found}:
-        mine = [each for each in found if each.place == place]
-        if len(mine) > most:
-            found = [each for each in found if each.place != place]
-            found.append(Range(*place, mine[0].start, mine[-1].until))
-    return sorted(found)
+    unsure: int = 0
+    """Rows with sums that may be the same or not."""
 
 
 def compared(
-    expected: DataFrame, found: DataFrame, by: Sequence[str], content: Sequence[str]
+    expected: DataFrame,
+    found: DataFrame,
+    by: Sequence[str],
+    content: Sequence[str],
+    close: Sequence[str] = (),
 ) -> Compared:
-    """Group both by the columns `by`, and compare how many rows there are and what they hold."""
-    same = [f.col(f"mine.by{n}").eqNullSafe(f.col(f"theirs.by{n}")) for n in range(len(by))]
-    mine = _summed(expected, by, content, "expected").alias("mine")
-    theirs = _summed(found, by, content, "found").alias("theirs")
-    joined = mine.join(theirs, reduce(Column.__and__, same, f.lit(True)), "full_outer")
-    wanted, there = f.coalesce("expected_rows", f.lit(0)), f.coalesce("found_rows", f.lit(0))
-    kind = (
+    """Group both by the columns `by`, and compare how many rows there are and what they hold: the
+    columns `content` to the last bit, the columns `close` nearly."""
+    mine = _summed(expected, by, content, close).alias("mine")
+    theirs = _summed(found, by, content, close).alias("theirs")
+    joined = mine.join(theirs, _same([f"by{n}" for n in range(len(by))]), "full_outer")
+    wanted, there = f.coalesce("mine.rows", f.lit(0)), f.coalesce("theirs.rows", f.lit(0))
+    kind = _kind(wanted, there)
+    if close:
+        kind = _kind_of_sums(kind, wanted, expected, close)
+    size = f.when(kind.isin("different", UNSURE), 1).otherwise(f.abs(there - wanted))
+    place = _place({name: f.coalesce(f"mine.by{n}", f"theirs.by{n}") for n, name in enumerate(by)})
+    return _counted(
+        joined.select(
+            kind.alias("kind"), size.alias("size"), place.alias("place"), there.alias("there")
+        )
+    )
+
+
+def _kind(wanted: Column, there: Column) -> Column:
+    return (
         f.when(there == 0, "missing")
         .when(wanted == 0, "unexpected")
         .when(there > wanted, "duplicate")
         .when(there < wanted, "missing")
-        .when(f.col("expected_hash") != f.col("found_hash"), "different")
+        .when(f.col("mine.hash") != f.col("theirs.hash"), "different")
     )
-    size = f.when(kind == "different", 1).otherwise(f.abs(there - wanted))
-    place = f.to_json(
-        f.struct(
-            *(
-                f.coalesce(f"mine.by{number}", f"theirs.by{number}").alias(name)
-                for number, name in enumerate(by)
-            )
-        )
-    )
-    judged = joined.select(
-        kind.alias("kind"), size.alias("size"), place.alias("place"), there.alias("there")
-    )
+
+
+def _kind_of_sums(kind: Column, wanted: Column, like: DataFrame, close: Sequence[str]) -> Column:
+    """Of several rows in a group only the smallest and the largest numbers are known."""
+    bounds = {name: (f"low{n}", f"high{n}") for n, name in enumerate(close)}
+    tightly, loosely = (_near(like, bounds, least) for least in (0.0, 1.0))
+    known = _same([f"known{n}" for n in range(len(close))])
+    exactly = f.col("mine.exact") == f.col("theirs.exact")
+    kind = kind.when(~(known & loosely), "different")
+    return kind.when(~exactly & ((wanted > 1) | ~tightly), UNSURE)
+
+
+def _counted(judged: DataFrame) -> Compared:
     totals = judged.groupBy("kind").agg(f.sum("size").alias("count"), f.sum("there").alias("rows"))
     rows = totals.collect()
+    counts = {row["kind"]: int(row["count"]) for row in rows if row["kind"] is not None}
+    unsure = counts.pop(UNSURE, 0)
     anomalies = tuple(
-        Anomaly(row["kind"], int(row["count"]), _examples(judged, row["kind"]))
-        for row in rows
-        if row["kind"] is not None
+        Anomaly(kind, count, _examples(judged.where(f.col("kind") == kind)))
+        for kind, count in counts.items()
     )
-    return Compared(sum(int(row["rows"]) for row in rows), anomalies)
+    return Compared(sum(int(row["rows"]) for row in rows), anomalies, unsure)
 
 
-def _examples(judged: DataFrame, kind: str) -> tuple[str, ...]:
+def strangers(
+    expected: DataFrame,
+    found: DataFrame,
+    by: Sequence[str],
+    content: Sequence[str],
+    close: Sequence[str] = (),
+) -> list[Anomaly]:
+    """Rows whose key should be there, and that equal no row that the transform gives for it."""
+    mine, theirs = expected.alias("mine"), found.alias("theirs")
+    like = _same([*by, *content]) & _near(expected, {name: (name,) for name in close}, 1.0)
+    wrong = theirs.join(mine, _same(by), "left_semi").join(mine, like, "left_anti")
+    count = wrong.count()
+    if not count:
+        return []
+    place = _place({name: f.col(backticked(name)) for name in by})
+    return [Anomaly("different", count, _examples(wrong.select(place.alias("place"))))]
+
+
+def _examples(places: DataFrame) -> tuple[str, ...]:
     """Looked for in a second pass, and only where there are some."""
-    rows = judged.where(f.col("kind") == kind).select("place").limit(EXAMPLES).collect()
+    rows = places.select("place").limit(EXAMPLES).collect()
     return tuple(sorted(row["place"] for row in rows))
 
 
-def _summed(frame: DataFrame, by: Sequence[str], content: Sequence[str], side: str) -> DataFrame:
+def _place(columns: Mapping[str, Column]) -> Column:
+    parts = [column.alias(name) for name, column in columns.items()]
+    return f.to_json(f.struct(*parts)) if parts else f.lit("{}")
+
+
+def _same(names: Sequence[str]) -> Column:
+    """Whether both sides have the same in these columns; nothing is the same as nothing."""
+    pairs = [_pair(name) for name in names]
+    return reduce(Column.__and__, (a.eqNullSafe(b) for a, b in pairs), f.lit(True))
+
+
+def _near(like: DataFrame, parts: Mapping[str, Sequence[str]], least: float) -> Column:
+    """Whether numbers differ by no more than the order in which they were added up can explain;
+    those that are smaller than `least` count as that large. `parts` are the columns that stand for
+    each of the frame's."""
+    found = f.lit(True)
+    for name, columns in parts.items():
+        tolerance = TOLERANCE[type(like.schema[name].dataType)]
+        for mine, theirs in map(_pair, columns):
+            gap = f.abs(mine - theirs)
+            size = f.greatest(f.abs(mine), f.abs(theirs), f.lit(least)) * tolerance
+            near = (gap <= size) & (gap < f.lit(float("inf")))
+            found = found & (mine.eqNullSafe(theirs) | f.coalesce(near, f.lit(False)))
+    return found
+
+
+def _pair(name: str) -> tuple[Column, Column]:
+    return f.col(f"mine.{backticked(name)}"), f.col(f"theirs.{backticked(name)}")
+
+
+def _summed(
+    frame: DataFrame, by: Sequence[str], content: Sequence[str], close: Sequence[str]
+) -> DataFrame:
     keys = [f.col(backticked(name)).alias(f"by{number}") for number, name in enumerate(by)]
+    bounds: list[Column] = []
+    for number, name in enumerate(close):
+        value = f.col(backticked(name))
+        bounds += [f.min(value).alias(f"low{number}"), f.max(value).alias(f"high{number}")]
+        bounds.append(f.count(value).alias(f"known{number}"))
     return frame.groupBy(*keys).agg(
-        f.count(f.lit(1)).alias(f"{side}_rows"),
-        f.sum(_hash(content).cast("decimal(20, 0)")).alias(f"{side}_hash"),
+        f.count(f.lit(1)).alias("rows"),
+        f.sum(content_hash(frame.schema, content).cast("decimal(20, 0)")).alias("hash"),
+        f.sum(content_hash(frame.schema, close).cast("decimal(20, 0)")).alias("exact"),
+        *bounds,
     )
-
-
-def _hash(content: Sequence[str]) -> Column:
-    """Of the content, nulls and their places included: xxhash64 alone passes them over."""
-    parts: list[Column] = []
-    for name in content:
-        column = f.col(backticked(name))
-        parts += [column.isNull(), column]
-    return f.xxhash64(*parts) if parts else f.lit(0).cast("long")

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tallygate.audit.case import Case, Found, gives_one_each
-from tallygate.audit.comparable import comparable, only
-from tallygate.audit.comparing import EXAMPLES, Compared, compared, differing, digests, stretch
+from tallygate.audit.comparable import Sides
+from tallygate.audit.comparing import EXAMPLES, Compared, compared
+from tallygate.audit.digests import contradict, differing, digests, stretch
 from tallygate.audit.records import records
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.ranges import Range
@@ -22,38 +24,37 @@ __all__ = ["by_coordinates"]
 
 def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     """First by digests; what differs by rows."""
-    expected, found, content = _sides(case, plan, rows)
+    sides = _sides(case, plan, rows)
     ranges = case.scope.ranges
     claimed = list(case.claims.reached.values())
     size = stretch(ranges)
     with ThreadPoolExecutor(2) as pool:  # while one side waits, the other works
-        first = pool.submit(digests, expected, content, size, ranges, claimed)
-        second = pool.submit(digests, found, content, size, ranges, claimed)
+        first = pool.submit(digests, sides.expected, sides.content, size, ranges, claimed)
+        second = pool.submit(digests, sides.found, sides.content, size, ranges, claimed)
     mine, theirs = first.result(), second.result()
     wrong = differing(mine, theirs, size, ranges)
-    anomalies = list(_row_by_row(case, wrong, rows)) if wrong else []
-    if theirs.outside:
-        anomalies += _outside(found, claimed)
+    inside = _row_by_row(case, wrong, rows) if wrong else ()
+    outside = _outside(sides.found, claimed) if theirs.outside else ()
+    unknown = list(sides.unknown)
+    vanished = not inside and contradict(mine, theirs)
+    if vanished or sum(each.count for each in outside) != theirs.outside:
+        unknown.append(f"two readings of {case.evidence.target} do not agree")
     kept = mine.rows if gives_one_each(plan.frame) else None
-    return Found(theirs.rows, tuple(anomalies), kept=kept)
+    return Found(theirs.rows, (*inside, *outside), tuple(unknown), kept, sides.left_out)
 
 
-def _sides(case: Case, plan: Plan, rows: DataFrame) -> tuple[DataFrame, DataFrame, list[str]]:
-    """Both sides with the columns that can be compared, and those that are content."""
+def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
     shaped = case.evidence.shaped(case.kept(plan), carries=plan.carries)
-    schema = only(shaped.schema, rows.columns)
-    expected, left_out = comparable(shaped, schema)
-    found, _ = comparable(case.seen(plan, rows), schema)
-    return expected, found, [n for n in expected.columns if n not in (*COORDINATES, *left_out)]
+    return case.sides(plan, shaped, case.seen(plan, rows))
 
 
 def _row_by_row(case: Case, wrong: Sequence[Range], rows: DataFrame) -> tuple[Anomaly, ...]:
     """Only the parts whose digests differ; what is noted there has been noted already."""
     plan = read_plan(case.source.recomputed(wrong, case.noted.aside("again")))
-    expected, found, content = _sides(case, plan, rows)
-    inside = found.where(within(wrong))
-    done = compared(expected, inside, COORDINATES, content)
-    return _never_sent(case, done, expected, inside, wrong)
+    sides = _sides(case, plan, rows)
+    inside = sides.found.where(within(wrong))
+    done = compared(sides.expected, inside, COORDINATES, sides.content)
+    return _never_sent(case, done, sides.expected, inside, wrong)
 
 
 def _never_sent(
@@ -85,16 +86,17 @@ def _never_sent(
     return (*others, Anomaly("aborted", count, _places(rows)))
 
 
-def _outside(found: DataFrame, claimed: Sequence[Range]) -> list[Anomaly]:
-    """Rows of records that are not claimed, and rows that name no record at all."""
+def _outside(found: DataFrame, claimed: Sequence[Range]) -> tuple[Anomaly, ...]:
+    """Rows of records that are not claimed, and rows that name no record, or not all of it."""
     anomalies = []
-    nameless = f.col("_offset").isNull()
-    for kind, which in (("misplaced", ~within(claimed) & ~nameless), ("unexpected", nameless)):
+    nameless = reduce(Column.__or__, (f.col(name).isNull() for name in COORDINATES))
+    elsewhere = ~nameless & ~f.coalesce(within(claimed), f.lit(False))
+    for kind, which in (("misplaced", elsewhere), ("unexpected", nameless)):
         rows = found.where(which)
         count = rows.count()
         if count:
             anomalies.append(Anomaly(kind, count, _places(rows)))
-    return anomalies
+    return tuple(anomalies)
 
 
 def _places(rows: DataFrame) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka.admin import OffsetSpec
 from pyspark.sql import DataFrame, SparkSession
@@ -81,20 +81,25 @@ class TopicEvidence:
         own = [f.col("partition").alias("_at_partition"), f.col("offset").alias("_at_offset")]
         if not self.located:
             return found.select("key", "value", *own)
-        given = f.expr(f"filter(headers, each -> each.key = '{SOURCE}')[0].value").cast("string")
+        # Somebody else's record may have other headers, or any text in this one.
+        given = f.expr(f"get(filter(headers, each -> each.key = '{SOURCE}'), 0).value")
         parts = [f.nullif(f.regexp_extract("_from", _PLACED, n), f.lit("")) for n in (1, 2, 3)]
         kinds = ("string", "int", "long")
         placed = [
-            part.cast(kind).alias(name)
+            part.try_cast(kind).alias(name)
             for part, kind, name in zip(parts, kinds, COORDINATES, strict=True)
         ]
-        return found.withColumn("_from", given).select("key", "value", *placed, *own)
+        placed_rows = found.withColumn("_from", given.cast("string"))
+        return placed_rows.select("key", "value", *placed, *own)
 
     def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+        """With coordinates where the topic's records have them too, and where they must tell which
+        value of a key is the last one."""
+        placed = carries and (self.located or self.compacted)
         if self.passes:
-            return frame if self.located else frame.drop(*COORDINATES)
+            return frame if placed else frame.drop(*COORDINATES)
         added = COORDINATES if carries else ()
-        return as_records(frame, self.sink.key, self.sink.format, added, carries=self.located)
+        return as_records(frame, self.sink.key, self.sink.format, added, carries=placed)
 
     def letter(self, at: Coordinates) -> str | None:
         if at not in self.claims.letters:
@@ -145,10 +150,13 @@ def topic_evidence(
         if (narrow and sink.coordinates) or is_still(first, later):
             break
     own = [place for place in places if place[0] == sink.topic]
-    earliest = list_offsets(own, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
+    earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
     ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in own)
     kept = _letters(letters, pipeline, target) if letters in numbers else []
-    claims = claims_of(first, later, [origin(letter.record) for letter in kept])
+    claims = replace(
+        claims_of(first, later, [origin(letter.record) for letter in kept]),
+        forgotten=sum(earliest[place] for place in places if place not in own),
+    )
     policy = topics.effective_configs(sink.topic)
     yield TopicEvidence(
         spark, target, sink, ranges, claims, narrow, passes, policy, letters, pipeline

@@ -93,7 +93,7 @@ class Source:
                     f"{name} is not Kafka: what was read from it cannot be read again, so it "
                     "cannot be audited."
                 )
-            mine = [each for each in ranges if source.pattern or each.topic in source.topic]
+            mine = self.ranges_of(source, spec, ranges)
             raw = records(self.spark, self.connection, mine, headers=source.headers)
             if spec.transform is None and isinstance(spec.sink, KafkaSink):
                 return _passed(raw, source, spec.sink.key, noted)
@@ -104,6 +104,20 @@ class Source:
             views[name] = self._seen(decoded(raw, source, noted, noted.saw))
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
+
+    def ranges_of(self, source: Kafka, spec: PipelineSpec, ranges: Sequence[Range]) -> list[Range]:
+        """Those that the source has read. A pattern that is the only source has read them all,
+        whatever it says by now."""
+        if source.pattern is None:
+            return [each for each in ranges if each.topic in source.topic]
+        if len(spec.streams) == 1:
+            return list(ranges)
+        named = {topic for each in spec.streams.values() for topic in getattr(each, "topic", ())}
+        jvm: Any = self.spark._jvm
+        fits = jvm.java.util.regex.Pattern.matches
+        unnamed = {each.topic for each in ranges} - named
+        fitting = {topic for topic in unnamed if fits(source.pattern, topic)}
+        return [each for each in ranges if each.topic in fitting]
 
     def _seen(self, view: DataFrame) -> DataFrame:
         return without(view, self.late) if self.late else view

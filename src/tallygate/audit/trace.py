@@ -4,6 +4,9 @@ What became of a record is one of these:
 
     row           the sink holds what the transform gives from it
     missing       the sink should hold a row, and does not
+    different     the sink holds a row of it, with other content
+    duplicate     the sink holds it more often than the transform gives it
+    unexpected    the sink holds a row of it, and the transform gives none
     together      the transform puts it together with others, so no row is its own
     filtered      the transform gives no row from it
     dead letter   it could not be decoded, or the sink refused its row
@@ -28,6 +31,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tallygate.audit.claims import Claims, Commit, Evidence
+from tallygate.audit.comparable import sides_of
+from tallygate.audit.comparing import compared
 from tallygate.audit.evidence import evidence_of, kafka_source
 from tallygate.audit.recompute import Noted, Source
 from tallygate.errors import ConfigError, LostRangeError
@@ -50,7 +55,7 @@ from tallygate.stack import running_dsn
 __all__ = ["Trace", "trace_record", "trace_rows"]
 
 MOST = 10
-WRONG = "missing"
+WRONG = {"missing", "different", "duplicate", "unexpected"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Trace:
 
     @property
     def right(self) -> bool:
-        return self.became != WRONG
+        return self.became not in WRONG
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,20 +144,30 @@ class _Tracing:
         one = [Range(topic, partition, offset, offset + 1)]
         rows = self._rows(one)
         if found is None:
-            return replace(seen, became="no record", rows=rows or ())
+            there = () if rows is None else _collected(rows)
+            return replace(seen, became="no record", rows=there)
         plan = read_plan(self._source.recomputed(one, self._noted))
         if not plan.carries or rows is None:
             return replace(seen, became="together")
-        given = _collected(self._evidence.shaped(plan.frame, carries=True))
-        became = "filtered" if not given else "row" if len(rows) >= len(given) else WRONG
-        return replace(seen, became=became, rows=rows, expected=given)
+        given = self._evidence.shaped(plan.frame, carries=True)
+        shown = replace(seen, rows=_collected(rows), expected=_collected(given))
+        return replace(shown, became=_judged(given, rows))
 
-    def _rows(self, one: list[Range]) -> tuple[dict[str, Any], ...] | None:
+    def _rows(self, one: list[Range]) -> DataFrame | None:
         """The rows of a record; None if rows do not say which record they are of."""
         rows = self._evidence.rows(one)
         if not set(COORDINATES) <= set(rows.columns):
             return None
-        return _collected(rows.where(within(one)))
+        return rows.where(within(one))
+
+
+def _judged(given: DataFrame, rows: DataFrame) -> str:
+    """What the sink holds of one record, as an audit judges it."""
+    sides = sides_of(given, rows)
+    done = compared(sides.expected, sides.found, COORDINATES, sides.content)
+    if done.anomalies:
+        return done.anomalies[0].kind
+    return "row" if done.rows else "filtered"
 
 
 def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | None]:

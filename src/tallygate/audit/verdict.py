@@ -99,6 +99,8 @@ class Report:
     """For each partition the offsets from which and up to which it was checked."""
     filtered: int | None = None
     """Records of which the transform makes no row; None where rows are not of one record each."""
+    not_compared: tuple[str, ...] = ()
+    """Columns of types that cannot be compared; the verdict is about the others."""
     scope: str = ""
     """What was asked for, if it was not everything, and how sure the verdict is of the rest."""
 

@@ -125,4 +125,5 @@ def _before_watermark(spec: PipelineSpec) -> tuple[PipelineSpec, str, Window | N
     ((column, _),) = (step.watermark or {}).items()
     begin, rest = steps[: marked[0]], steps[marked[0] + 1 :]
     window = rest[0].window if rest and rest[0].window and rest[0].window.on == column else None
-    return spec.model_copy(update={"transform": begin or None}), column, window
+    # No steps are not the same as no transform, by which records pass without being decoded.
+    return spec.model_copy(update={"transform": begin}), column, window

@@ -1,5 +1,7 @@
 """`tallygate audit` and `tallygate trace`: what the sink holds against what the source implies."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,6 +9,7 @@ import typer
 
 from tallygate.cli.options import with_settings
 from tallygate.cli.output import progress_display
+from tallygate.errors import TallygateError
 
 if TYPE_CHECKING:
     from tallygate.audit.trace import Trace
@@ -19,6 +22,12 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     app.command()(audit)
     app.command()(trace)
+
+
+class CrashedError(TallygateError):
+    """**A check that crashed has not passed**, and has not failed either: it is unknown."""
+
+    exit_code = 2
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file.")]
@@ -112,7 +121,7 @@ def _with_spark(file: Path, doing: str, settings: "Settings", work: Any) -> Any:
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
-    with progress_display() as progress:
+    with progress_display() as progress, _crashes_told(doing):
         name = f"tallygate {doing} {pipeline.name}"
         spark = session(name, settings=settings, progress=progress, delta=pipeline.needs_delta)
         try:
@@ -120,6 +129,22 @@ def _with_spark(file: Path, doing: str, settings: "Settings", work: Any) -> Any:
             return work(pipeline, spark)
         finally:
             spark.stop()
+
+
+@contextmanager
+def _crashes_told(doing: str) -> Iterator[None]:
+    """An error that is not ours would end as 1, which stands for something wrong in the sink."""
+    from tallygate.spark.saying import reason
+
+    try:
+        yield
+    except TallygateError:
+        raise
+    except Exception as error:
+        raise CrashedError(
+            f"the {doing} could not be finished, so it has found nothing out: "
+            f"{type(error).__name__}: {reason(error)} (--debug shows where)"
+        ) from error
 
 
 def _topic(pipeline: Any, given: str | None) -> str:
@@ -147,6 +172,8 @@ def _show(report: "Report") -> None:
         print(f"  {each.kind}: {each.count:,}")
         for example in each.examples:
             print(f"    {example}")
+    if report.not_compared:
+        print(f"  not compared: {', '.join(report.not_compared)}")
     for text in report.unknown:
         print(f"  unknown: {text}")
 

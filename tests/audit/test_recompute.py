@@ -1,0 +1,37 @@
+"""Each source reads its own topics again, and none of the others'."""
+
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from tallygate import Kafka, Pipeline, Postgres
+from tallygate.audit.recompute import Source
+from tallygate.ledger.ranges import Range
+
+RANGES = [Range(topic, 0, 0, 5) for topic in ("payments", "shop.eu", "shop.us", "shops")]
+
+
+def _topics(spark: SparkSession, **sources: Kafka) -> dict[str, list[str]]:
+    pipeline = Pipeline(
+        name="p", sources=sources, transform="SELECT 1 AS one", sink=Postgres("table")
+    )
+    nothing = cast(Any, None)
+    source = Source(pipeline, spark, nothing, nothing, nothing)
+    return {
+        name: [each.topic for each in source.ranges_of(each, pipeline, RANGES)]
+        for name, each in sources.items()
+    }
+
+
+def test_a_pattern_has_what_fits_it_and_nobody_else_names(spark: SparkSession) -> None:
+    found = _topics(
+        spark,
+        some=Kafka(pattern=r"shop\.\p{Lower}+", schema="id long"),
+        named=Kafka(["payments", "shop.us"], schema="id long"),
+    )
+    assert found == {"some": ["shop.eu"], "named": ["payments", "shop.us"]}
+
+
+def test_a_pattern_alone_has_read_all_that_was_read(spark: SparkSession) -> None:
+    found = _topics(spark, all=Kafka(pattern="changed since", schema="id long"))
+    assert found == {"all": [each.topic for each in RANGES]}
