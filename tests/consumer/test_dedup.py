@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from tallygate import Connection, Dedup, Producer, Record, Stack, consume
+from tallygate.consumer.dead_letters import list_dead_letters
 from tallygate.errors import ConfigError
 
 Fill = Callable[..., str]
@@ -117,6 +118,21 @@ def test_a_window_of_time_goes_by_the_records_own_clock(
     _send(connection, topic, ("b", 80), ("a", 200))
     _run(small_stack, topic, dedup, 1)
     assert counted() == Counter({"a": 2, "b": 1})
+
+
+def test_an_id_that_cannot_be_kept_is_its_own_records_fault(
+    small_stack: Stack,
+    connection: Connection,
+    fill: Fill,
+    counted: Callable[[], Counter[str]],
+) -> None:
+    """PostgreSQL has no text with a NUL in it, and does not say which of many ids has one."""
+    topic, dedup = fill(0, partitions=1), Dedup(lambda record: record.text, ids=1000)
+    _send(connection, topic, *((op, 1) for op in ["a", "b", "c\0", "d", "a"]))
+    assert _run(small_stack, topic, dedup) == 1
+    assert counted() == Counter("abd")
+    (letter,) = list_dead_letters(f"dedup-{topic}.dead-letters", connection)
+    assert letter.coordinates == f"{topic}/0@2"
 
 
 def test_a_dedup_needs_one_window() -> None:

@@ -212,7 +212,7 @@ def test_a_time_without_postgres_costs_no_rebalance_and_no_record(
             database.execute("INSERT INTO {outage} VALUES (%s)", (int(record.text),))
             time.sleep(0.002)
         def watch():
-            time.sleep({seconds + 30})
+            sys.stdin.read()
             stop.set()
         threading.Thread(target=watch, daemon=True).start()
         summary = consume("{topic}", handler, group="{outage}", delivery="exactly-once", dsn=dsn,
@@ -462,3 +462,57 @@ def test_a_constraint_checked_at_commit_costs_only_the_row_that_breaks_it(
     )
     assert summary.diverted == 1
     assert Counter(_rows(small_stack, "deferred")) == Counter(range(20))
+
+
+def test_a_store_that_has_no_time_for_many_records_is_given_fewer(
+    small_stack: Stack, connection: Connection, fill: Fill
+) -> None:
+    """To try the same ones again would never end."""
+    topic, stop = fill(16, partitions=1), threading.Event()
+    _table(small_stack, "hurried")
+
+    def insert(record: Record, database: psycopg.Connection) -> None:
+        database.execute("INSERT INTO hurried VALUES (%s)", (int(record.text),))
+        time.sleep(0.1)
+
+    watch = threading.Timer(30, stop.set)
+    watch.start()
+    consume(
+        topic,
+        insert,
+        group="hurried",
+        delivery="exactly-once",
+        dsn=f"{small_stack.dsn}?options=-c%20transaction_timeout%3D700ms",
+        connection=connection,
+        until="available",
+        stop=stop,
+    )
+    watch.cancel()
+    assert Counter(_rows(small_stack, "hurried")) == Counter(range(16))
+
+
+def test_a_connection_after_an_outage_is_as_watchful_as_the_first(
+    small_stack: Stack, connection: Connection, fill: Fill
+) -> None:
+    """Both sides notice when the other is gone without a word."""
+    topic, seen = fill(2, partitions=1), list[tuple[str | None, str]]()
+
+    def look(record: Record, database: psycopg.Connection) -> None:
+        (asked,) = database.execute("SHOW tcp_keepalives_idle").fetchone() or ("",)
+        seen.append((database.info.get_parameters().get("tcp_user_timeout"), asked))
+        if len(seen) == 1:
+            with psycopg.connect(small_stack.dsn) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (database.info.backend_pid,))
+
+    summary = consume(
+        topic,
+        look,
+        group="watchful",
+        delivery="exactly-once",
+        dsn=small_stack.dsn,
+        connection=connection,
+        batch_size=1,
+        until="available",
+    )
+    assert summary.outages == 1
+    assert set(seen) == {("30000", "15")}

@@ -21,7 +21,7 @@ from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.reader import records_in
 from tallygate.records.record import Output, Record
 
-__all__ = ["ROW", "DeadLetter", "list_dead_letters", "replay"]
+__all__ = ["MARKER", "ROW", "DeadLetter", "list_dead_letters", "replay"]
 
 MARKER = "tallygate.replayed"
 ROW = "tallygate.row"

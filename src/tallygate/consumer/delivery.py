@@ -18,13 +18,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tallygate.errors import DeliveryError
 from tallygate.kafka.producer import ANSWER_TIMEOUT
+from tallygate.ledger.ranges import Place
 from tallygate.records.record import Output, Record
 
 __all__ = [
     "Delivery",
     "GroupOffsets",
     "Handler",
-    "Place",
     "UnknownOutcomeError",
     "deliver",
     "ends",
@@ -32,7 +32,6 @@ __all__ = [
     "send",
 ]
 
-Place = tuple[str, int]
 Handler = Callable[..., Any]
 
 
@@ -45,6 +44,9 @@ class Delivery(Protocol):
     """What the consumer needs to be set to."""
     moved_by: str
     """How the offsets are moved by hand, for who has to."""
+    keeps_work: bool
+    """Whether the work is kept where the position is. Then a position that went back says that the
+    work since is undone; otherwise it says nothing of the work, which was done."""
 
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
         """Handle the records; return how many are done and saved, and the handler's failure."""
@@ -76,6 +78,7 @@ class GroupOffsets:
 
     properties: Mapping[str, Any] = {}
     moved_by = "stop the group and reset its offsets with any Kafka tool"
+    keeps_work = False
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

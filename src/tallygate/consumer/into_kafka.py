@@ -58,7 +58,9 @@ class ExactlyOnceKafka(GroupOffsets):
     """
 
     properties: Mapping[str, Any] = {}
-    TRANSACTION_TIMEOUT_MS = 10_000
+    TRANSACTION_TIMEOUT_MS = 60_000
+    """How long readers wait for what nobody ends, but also how long records may take to be written:
+    librdkafka gives none of them more time than the whole transaction."""
 
     def __init__(
         self, consumer: Consumer, connection: Connection, handler: Handler, instance: str | None

@@ -7,11 +7,12 @@ from typing import Any
 import psycopg
 
 from tallygate.consumer.dedup import Dedup
-from tallygate.consumer.delivery import Handler, Place, UnknownOutcomeError, deliver, ends
+from tallygate.consumer.delivery import Handler, UnknownOutcomeError, deliver, ends
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.postgres.connecting import connect
+from tallygate.ledger.ranges import Place
+from tallygate.postgres.connecting import connect, opened
 from tallygate.postgres.schema import upgrade
 from tallygate.records.record import Output, Record
 
@@ -25,6 +26,7 @@ class ExactlyOncePostgres:
 
     properties: Mapping[str, Any] = {}
     moved_by = "stop the group and set next_offset of its row in tallygate.consumer_offsets"
+    keeps_work = True
 
     def __init__(
         self,
@@ -65,8 +67,11 @@ class ExactlyOncePostgres:
                 return self._one_by_one(records, error)
             if self._is_down(error) or at == len(records):
                 raise UnknownOutcomeError(str(error)) from error
-            if at < 0:  # the dedup could not find an id: find out whose
-                at = self._first_without_id(records)
+            if at < 0:  # the dedup could not find an id, or keep one: find out whose
+                without = self._first_without_id(records)
+                if without is None:
+                    return self._one_by_one(records, error)
+                at = without
             if at > 0:
                 done, earlier = self.apply(records[:at])
                 if earlier is not None:
@@ -114,7 +119,7 @@ class ExactlyOncePostgres:
     def _transaction(self) -> Any:
         try:
             if self._database is None or self._database.closed:
-                self._database = psycopg.connect(self._dsn, connect_timeout=5, autocommit=True)
+                self._database = opened(self._dsn, autocommit=True, timeout=5)
         except psycopg.OperationalError as error:
             raise UnknownOutcomeError(str(error).strip()) from error
         try:
@@ -146,7 +151,8 @@ class ExactlyOncePostgres:
     def _one_by_one(
         self, records: Sequence[Record], error: Exception
     ) -> tuple[int, Exception | None]:
-        """A constraint that is checked at commit does not say whose row breaks it: find out."""
+        """A constraint that is checked at commit does not say whose row breaks it, and neither does
+        the insert of all ids say which one cannot be kept: find out."""
         if len(records) == 1:
             return 0, error
         for index, record in enumerate(records):
@@ -155,11 +161,11 @@ class ExactlyOncePostgres:
                 return index, problem
         return len(records), None
 
-    def _first_without_id(self, records: Sequence[Record]) -> int:
+    def _first_without_id(self, records: Sequence[Record]) -> int | None:
         assert self._dedup is not None
         for index, record in enumerate(records):
             try:
                 self._dedup.id(record)
             except Exception:
                 return index
-        return 0
+        return None

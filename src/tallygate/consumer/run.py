@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tallygate.consumer.dedup import Dedup
 from tallygate.consumer.deliveries import AtLeastOnce, AtMostOnce, AutoCommit
-from tallygate.consumer.delivery import Delivery, Place, UnknownOutcomeError, ends
+from tallygate.consumer.delivery import Delivery, Handler, UnknownOutcomeError, ends
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
 from tallygate.consumer.retry import Retry
@@ -29,6 +29,7 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.reader import to_record
 from tallygate.kafka.topics import Topics
+from tallygate.ledger.ranges import Place
 from tallygate.records.record import Record
 from tallygate.settings import Settings
 from tallygate.stack import running_connection
@@ -36,7 +37,6 @@ from tallygate.stack import running_connection
 __all__ = ["ConsumeSummary", "consume"]
 
 DeliveryName = Literal["at-most-once", "at-least-once", "auto-commit", "exactly-once"]
-Handler = Callable[..., Any]
 T = TypeVar("T")
 
 
@@ -149,7 +149,7 @@ class _Run:
         self._owned: set[Place] = set()
         self._at_end: set[Place] = set()
         self._terms: dict[Place, int] = {}
-        """How often each place was assigned to us."""
+        """How often we began to read each place: what we hold of it from before is stale."""
         self._delayed: dict[Place, int] = {}
         self._pending: list[Message] = []
         self._idling = False
@@ -248,7 +248,7 @@ class _Run:
         if error.code() == KafkaError._PARTITION_EOF:
             self._at_end.add(place)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._check_range(place, message.offset() or 0)
+            self._check_range(place, message.offset(), error)
         elif error.fatal() or error.code() in _NOT_PERMITTED:
             raise clients.translate(error, self._connection, f"consuming as {self._group!r}")
         return False
@@ -258,32 +258,38 @@ class _Run:
     def _process(self, records: list[Record]) -> None:
         """Hand records on until each is done, diverted, or no longer ours."""
         tries = outages = 0
+        failing: Record | None = None
+        most = len(records)
         terms = dict(self._terms)
         while records and not self._stop.is_set():
             records = [r for r in records if self._is_ours(r, terms)]
             try:
-                done, error = self._delivery.apply(records) if records else (0, None)
+                done, error = self._delivery.apply(records[:most]) if records else (0, None)
             except UnknownOutcomeError:
                 outages += 1
                 self._summary.outages += 1
                 self._idle(self._retry.pause(outages))
-                records = self._still_to_do(records)
+                left = self._still_to_do(records)
+                if left == records:  # so many may be more than the store takes in its time
+                    most = max(1, min(most, len(records)) // 2)
+                records = left
                 continue
             outages = 0
             self._summary.handled += done
-            records, tries = records[done:], 0 if done else tries
+            records = records[done:]
             if error is None:
                 continue
-            tries += 1
+            tries = tries + 1 if records[0] is failing else 1
+            failing = records[0]
             if tries < self._retry.tries:
                 self._summary.retries += 1
                 self._idle(self._retry.pause(tries))
             elif self._divert(records[0], error):
-                records, tries = records[1:], 0
+                records = records[1:]
 
     def _is_ours(self, record: Record, terms: Mapping[Place, int]) -> bool:
-        """Whether the partition is owned, and has been since the record was read. One that was lost
-        and came back is read again from the saved position, so what we hold of it is stale."""
+        """Whether the partition is owned, and read on since the record was. One that was lost and
+        came back, or whose saved position went back, is read again from there."""
         place = (record.topic, record.partition)
         return place in self._owned and self._terms.get(place) == terms.get(place)
 
@@ -311,15 +317,36 @@ class _Run:
             except UnknownOutcomeError:
                 self._idle(self._retry.pause(5))
                 continue
-            self._skip_ahead(records, at)
+            self._follow(records, at)
             return [r for r in records if r.offset >= at.get((r.topic, r.partition), 0)]
         return []
 
-    def _skip_ahead(self, records: Iterable[Record], at: Mapping[Place, int]) -> None:
-        """Read on from where the store is, where another consumer went further than we have."""
+    def _follow(self, records: Sequence[Record], at: Mapping[Place, int]) -> None:
+        """Read on from where the store is, where that is not among the records that we hold.
+
+        It is ahead of them if another consumer went further. It is before them if it went back, as
+        when a standby takes over that lacks the last commits: the work since is undone with them,
+        and to go on with what we hold would leave a gap.
+        """
+        firsts = {(r.topic, r.partition): r.offset for r in reversed(records)}
         for place, end in ends(records).items():
-            if place in self._owned and at.get(place, 0) > end:
-                self._consumer.seek(TopicPartition(*place, at[place]))
+            if place not in self._owned:
+                continue
+            if place not in at and self._delivery.keeps_work:
+                raise LostRangeError(
+                    f"the store has no position of group {self._group!r} in {place[0]}/{place[1]} "
+                    "any more: somebody removed it, or the store is one from before the group "
+                    "began. Check what it has of the work before you start again."
+                )
+            before = self._delivery.keeps_work and at[place] < firsts[place]
+            if before or at.get(place, 0) > end:
+                self._read_from(place, at[place])
+
+    def _read_from(self, place: Place, offset: int) -> None:
+        self._terms[place] += 1
+        self._at_end.discard(place)
+        self._pending = [m for m in self._pending if (m.topic(), m.partition()) != place]
+        self._consumer.seek(TopicPartition(*place, offset))
 
     def _idle(self, seconds: float) -> None:
         """Wait without leaving the group: everything paused, polling on."""
@@ -407,10 +434,22 @@ class _Run:
         assert found is not None
         return found
 
-    def _check_range(self, place: Place, offset: int) -> None:
+    def _check_range(self, place: Place, offset: int | None, error: KafkaError) -> None:
+        """Raise if records are lost; else the refusal was an old one, as of a leader that did not
+        show all that it has yet. After one, librdkafka neither fetches a place nor seeks in it, so
+        it is assigned anew."""
+        if place not in self._owned:
+            return
+        if offset is None or "truncation" in error.str():
+            raise LostRangeError(
+                f"{place[0]}/{place[1]} was cut off before where group {self._group!r} stands: "
+                f"{error.str()} If that is right, move it: {self._delivery.moved_by}."
+            )
         low, high = self._watermarks(place)
         if not low <= offset <= high:
             self._refuse_range(place, offset, low, high)
+        self._consumer.incremental_unassign(_partitions([place]))
+        self._consumer.incremental_assign([TopicPartition(*place, offset)])
 
     def _refuse_range(self, place: Place, offset: int, low: int, high: int) -> None:
         where = f"{place[0]}/{place[1]}"

@@ -1,0 +1,73 @@
+"""Transactions of Kafka's while the broker does not answer."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tallygate import Connection, Output, Record, Stack, consume
+from tallygate.kafka import producer as transactions
+from tallygate.kafka.reader import records_in
+
+Fill = Callable[..., str]
+
+
+@pytest.fixture
+def connection(small_stack: Stack) -> Connection:
+    return small_stack.cluster.connection
+
+
+def _silence(stack: Stack, seconds: float) -> threading.Timer:
+    """The only broker hears nothing and says nothing for so long."""
+    (broker,) = stack.cluster.nodes
+    broker.process.send(signal.SIGSTOP)
+    waking = threading.Timer(seconds, broker.process.send, [signal.SIGCONT])
+    waking.start()
+    return waking
+
+
+def test_a_transaction_that_takes_long_is_not_begun_again(
+    small_stack: Stack, connection: Connection, fill: Fill
+) -> None:
+    topic, target, calls = fill(20, partitions=1), fill(0, partitions=1), Counter[int]()
+
+    def copy(record: Record) -> Output:
+        calls[record.offset] += 1
+        if record.offset == 19:
+            _silence(small_stack, 15)
+        return Output(target, record.value)
+
+    summary = consume(
+        topic,
+        copy,
+        group="patient",
+        delivery="exactly-once",
+        connection=connection,
+        until="available",
+    )
+    assert summary.outages == 0
+    assert calls == Counter(range(20))
+    assert sorted(int(record.text) for record in records_in(target, connection)) == [*range(20)]
+
+
+def test_a_commit_that_is_not_answered_is_given_up(
+    small_stack: Stack, connection: Connection, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for it can be stopped, and keeps its place in the group. What became of it is
+    for the next producer of the same id to settle."""
+    target = fill(0, partitions=1)
+    producer = transactions.open_transactions(connection, "unanswered")
+    producer.begin_transaction()
+    producer.produce(target, "0")
+    assert producer.flush(30) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "ANSWER_TIMEOUT", 1.0)
+        waking = _silence(small_stack, 6)
+        with pytest.raises(KafkaException):
+            transactions.commit(producer)
+    assert waking.is_alive(), "it waited for as long as the broker was silent"
+    waking.join()
+    transactions.open_transactions(connection, "unanswered")
