@@ -1,5 +1,6 @@
 """What streams cannot do is refused before anything starts, with the reason and the alternative."""
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
+from tallygate.spec import Delta
 
 SCHEMA = "id long, animal string, beach string, at timestamp"
 UPSERT = Postgres("t", mode="upsert", key="animal")
@@ -38,6 +40,12 @@ WATERMARK = {"watermark": {"at": "1 hour"}}
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ("SELECT * FROM source LIMIT 3", {}, "LIMIT has no meaning.*limit when you query"),
     ("SELECT DISTINCT animal FROM source", {}, "DISTINCT.*remember every row.*dedup step"),
+    (
+        "SELECT animal FROM source EXCEPT SELECT 'shark'",
+        {},
+        "EXCEPT compares whole rows.*remember every row.*LEFT ANTI JOIN",
+    ),
+    ("SELECT animal FROM source INTERSECT SELECT 'shark'", {}, "INTERSECT compares whole rows"),
     ("SELECT * FROM source ORDER BY id", {}, "ORDER BY needs all rows.*mode replace"),
     (
         "SELECT animal, count(*) AS n FROM source GROUP BY animal ORDER BY n",
@@ -83,6 +91,29 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         {},
         "Spark cannot run this as a stream: Window function",
     ),
+]
+
+
+PIVOT = {"on": "animal", "values": ["shark", "turtle"]}
+REFUSED += [
+    (
+        [
+            WATERMARK,
+            {"window": {"on": "at", "size": "1 hour"}, "pivot": {**PIVOT, "aggregate": of}},
+        ],
+        {},
+        "is more than one call of an aggregate function.*sum\\(amount - fee\\)",
+    )
+    for of in ("sum(id) - min(id)", "CAST(sum(id) AS int)", "1", "count(*) -- all of them")
+]
+REFUSED += [
+    ("SELECT id FROM source", {"sink": sink}, r"sink\.key .*'idd' is no column.*did you mean 'id'")
+    for sink in (
+        Postgres("t", mode="upsert", key="idd"),
+        Postgres("t", key="idd"),
+        KafkaSink("t", key="idd"),
+        Delta("t", mode="upsert", key="idd"),
+    )
 ]
 
 
@@ -211,6 +242,27 @@ def test_the_place_in_the_file_is_said(
     file.write_text(_yaml(steps))
     with pytest.raises(ConfigError, match=said):
         Pipeline.load(file).look(spark, settings)
+
+
+def test_what_the_page_shows_can_be_checked(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pipelines.md"
+    shown = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for text in shown:
+        (tmp_path / "shown.yaml").write_text(text)
+        Pipeline.load(tmp_path / "shown.yaml").look(spark, settings)
+
+
+def test_the_step_before_is_called_previous(spark: SparkSession, settings: Settings) -> None:
+    """Only right after it, and only if it has no name: an older one is not taken for it."""
+    older = {"sql": "SELECT id AS old FROM source"}
+    newer = {"name": "newer", "sql": "SELECT old AS new FROM previous"}
+    assert "new:bigint" in _look(spark, settings, [older, newer])["columns"]
+    with pytest.raises(ConfigError, match=r"transform\.2 .*`previous` cannot be found"):
+        _look(spark, settings, [older, newer, {"sql": "SELECT old FROM previous"}])
+    with pytest.raises(ConfigError, match=r"transform\.0 .*`previous` cannot be found"):
+        _look(spark, settings, [{"sql": "SELECT old FROM previous"}])
 
 
 def test_a_partition_that_several_tasks_share_is_not_for_a_topic() -> None:

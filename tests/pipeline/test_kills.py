@@ -14,6 +14,7 @@ import pytest
 from fixtures.killing import Killed, is_bad
 from fixtures.retention import retire
 from tallygate import Stack, Topics
+from tallygate.errors import LedgerError
 from tallygate.kafka.reader import records_in
 from tallygate.settings import Settings
 
@@ -56,6 +57,7 @@ def _together(tests: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
+@pytest.mark.timeout(900)
 def test_appended_rows_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -192,6 +194,30 @@ def test_a_lane_that_never_wrote_is_not_overlooked(
     given_up = {number for number in GOOD if gone and number % 3 == 0 and number < 300}
     assert set(GOOD) - given_up <= set(found) <= set(GOOD)
     assert (set(GOOD) == set(found)) == (not gone)
+
+
+def test_a_lane_that_saw_another_time_is_not_made_good_by_guessing(
+    small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
+) -> None:
+    """One lane has the batch, and what time it was is lost with the checkpoint: rows computed anew
+    could go to other lanes. With the checkpoint they are the same."""
+    name = "killed-timed"
+    topic = payments(f"{name}-source", NUMBERS)
+    Topics(small_stack.cluster.connection, settings).create(f"{name}-target", partitions=2)
+    transform = "SELECT /*+ REPARTITION(2) */ id, current_timestamp() AS at FROM source"
+    pipeline = killed(name, topic, {"topic": f"{name}-target"}, transform=transform)
+    one_core = ("--set", "spark.master=local[1]")
+    pipeline.run("committed@0", *one_core)
+    checkpoint = small_stack.folder / "checkpoints" / name
+    checkpoint.rename(checkpoint.with_name("away"))
+    refused = pipeline.run(None, *one_core)
+    assert refused.returncode == LedgerError.exit_code
+    assert "would see another current time than before" in refused.stderr
+    checkpoint.with_name("away").rename(checkpoint)
+    done = pipeline.run(None, *one_core)
+    assert done.returncode == 0, done.stdout + done.stderr
+    values = _values(small_stack, f"{name}-target")
+    assert sorted(json.loads(value or b"")["id"] for value in values) == GOOD
 
 
 @pytest.mark.parametrize(("way", "driver_rows"), [("driver", 20_000), ("partition", 0)])

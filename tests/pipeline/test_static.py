@@ -98,6 +98,22 @@ def test_a_batch_that_is_computed_again_sees_what_it_saw(
     assert flow.rows(BY_NAME) == expected
 
 
+def test_copies_that_no_batch_of_the_log_saw_are_removed(flow: Flow) -> None:
+    """Spark keeps the last batches of its log; there are only two here."""
+    side = _refreshed(_side(flow, "n0"))
+    copies: list[int] = []
+    for number in range(1, 5):
+        flow.send(10)
+        flow.run(transform=NAMED, static=side)
+        logged = (flow.checkpoint / "offsets").glob("[0-9]*")
+        for old in sorted(logged, key=lambda path: int(path.name))[:-2]:
+            old.unlink()
+        copies.append(len(list((flow.checkpoint / "static" / "names").iterdir())))
+        _side(flow, f"n{number}")
+    assert copies == [1, 2, 3, 3]
+    assert flow.rows(BY_NAME) == [(f"n{number}", 10) for number in range(4)]
+
+
 def test_a_table_in_postgres_can_be_the_static_side(flow: Flow) -> None:
     flow.execute(f'CREATE TABLE public."{flow.name}_names" (account text, name text)')
     flow.execute(f"INSERT INTO public.\"{flow.name}_names\" VALUES ('a1', 'one'), ('a2', 'two')")

@@ -1,5 +1,6 @@
 """What is wrong with a pipeline's file is said with its place, before anything starts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,11 @@ def _load(folder: Path, text: str) -> None:
             "{delta: t}\ndelivery: idempotent",
             "sink delta is always written exactly-once",
         ),
+        (
+            "name: n",
+            "name: n\nstatic: {previous: {file: a.csv, schema: id long}}\ntransform: SELECT 1",
+            "a view is called 'previous', which stands for the step before",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(
@@ -49,3 +55,38 @@ def test_a_wrong_file_is_refused_with_the_place(
     with pytest.raises(ConfigError, match="p.yaml") as raised:
         _load(tmp_path, FILE.replace(old, new))
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("failOnDataLoss", "False", "skipped in silence; to go on without them, .* --accept-loss"),
+        ("FAILONDATALOSS", "no", "skipped in silence"),
+        ("kafka.Isolation.Level", "read_uncommitted", "aborted transactions were never sent"),
+        ("startingOffsets", "latest", "`start` says where"),
+        ("startingoffsetsbytimestamp", "{}", "`start` says where"),
+        ("startingTimestamp", "1", "`start` says where"),
+        ("subscribe", "other", "`topic` or `pattern` says"),
+        ("subscribePattern", ".*", "`topic` or `pattern` says"),
+        ("assign", '{"t": [0]}', "`topic` or `pattern` says"),
+    ],
+)
+def test_options_cannot_undo_what_is_promised(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    text = FILE.replace("text}", f"text, options: {{{option}: '{value}'}}}}")
+    with pytest.raises(ConfigError, match=f"has the option {option} of source: .*{said}"):
+        _load(tmp_path, text)
+
+
+def test_options_that_promise_the_same_or_other_things_are_passed_on(tmp_path: Path) -> None:
+    harmless = "failOnDataLoss: 'true', kafka.isolation.level: read_committed, minPartitions: '8'"
+    _load(tmp_path, FILE.replace("text}", f"text, options: {{{harmless}}}}}"))
+
+
+def test_what_the_page_shows_can_be_loaded(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pipelines.md"
+    shown = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(shown) >= 2
+    for text in shown:
+        _load(tmp_path, text)

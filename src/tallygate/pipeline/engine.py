@@ -6,11 +6,12 @@ the rest is tried again, for as long as `patience` says; nothing is repeated on 
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -27,7 +28,10 @@ from tallygate.spec import DeadLetters
 
 __all__ = ["Engine", "Progress", "StopRequested"]
 
+T = TypeVar("T")
 PATIENCE = 60.0
+LOOK_EVERY = 1.0
+"""How old what is known of the topics may be, in seconds, when a batch is written."""
 
 
 class StopRequested(Exception):  # noqa: N818 - no error: how a query that is asked to stop ends
@@ -61,6 +65,8 @@ class Engine:
     told: Callable[[Progress], None] = lambda _: None
     spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
     """What Spark last said of the query."""
+    diagnose: Callable[[], None] = lambda: None
+    """Raises what is wrong with the source, if that is why the query stopped."""
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
@@ -71,7 +77,9 @@ class Engine:
     last: Progress | None = None
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
+    _counting: threading.Lock = field(default_factory=threading.Lock)
     _counted: int = -1
+    _looked: float = -math.inf
     _known_topics: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -108,11 +116,11 @@ class Engine:
             passed = self.checkpoint.watermark(batch_id - 1) if batch_id else 0
             frame.sparkSession.sparkContext.setLocalProperty(WATERMARK, str(passed or 0))
         topics = {each.topic for each in batch.ranges if is_topic(each.topic)}
-        new = topics - self._known_topics or self.last is None
-        ids = self.topic_ids(sorted(topics)) if new else {}
+        new = bool(topics - self._known_topics) or self.last is None
+        ids = self._identified(topics, batch, new)
         if new:
             self.store.remember(self.checkpoint.id, ids)
-        written = self._written(frame, batch)
+        written = self._patiently(batch, lambda: self.sink.write(frame, batch))
         reach("batch-committed", batch_id)
         if new:
             self.store.remember(self.checkpoint.id, ids)  # where it had no place for it before
@@ -128,6 +136,22 @@ class Engine:
             batch_id, records, written, took, positions, self.letters, lag, self.state()
         )
         self.told(self.last)
+
+    def _identified(self, topics: set[str], batch: Batch, new: bool) -> Mapping[str, str]:
+        """The topics' ids, if it is time to ask for them: one that is made anew while the run goes
+        on has other records at the offsets that come next, which nothing else would notice."""
+        if not new and time.monotonic() < self._looked + LOOK_EVERY:
+            return {}
+
+        def ask() -> Mapping[str, str]:
+            try:
+                return self.topic_ids(sorted(topics))
+            except UnreachableError as error:
+                raise Retry(str(error)) from error
+
+        ids = self._patiently(batch, ask)
+        self._looked = time.monotonic()
+        return ids
 
     def _lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         found = {}
@@ -148,9 +172,10 @@ class Engine:
         operators = progress.get("stateOperators") or []
         if not operators:
             return {}
-        if progress["batchId"] != self._counted:
-            self._counted = progress["batchId"]
-            self.late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
+        with self._counting:  # the heart asks too
+            if progress["batchId"] > self._counted:
+                self._counted = progress["batchId"]
+                self.late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         return {
             "watermark": (progress.get("eventTime") or {}).get("watermark"),
             "rows": sum(operator["numRowsTotal"] for operator in operators),
@@ -158,11 +183,11 @@ class Engine:
             "late": self.late,
         }
 
-    def _written(self, frame: DataFrame, batch: Batch) -> Written:
+    def _patiently(self, batch: Batch, act: Callable[[], T]) -> T:
         deadline, pause = None, 0.1
         while True:
             try:
-                return self.sink.write(frame, batch)
+                return act()
             except Retry as error:
                 now = time.monotonic()
                 deadline = deadline or now + self.patience

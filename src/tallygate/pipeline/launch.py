@@ -5,81 +5,46 @@ is gone, older or ahead goes on from the ledger by itself: the checkpoint is set
 is written that begins where the ledger is. A pipeline with state cannot: its state is in the
 checkpoint, so it is refused, with what to do.
 
-**Nothing is skipped in silence.** Before the query starts, the ledger is compared with the source:
-a topic that was made anew, or records that retention removed before they were read, are an error
-with the exact ranges.
+Before the query starts, the ledger is also compared with the source (see `losses`).
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from confluent_kafka.admin import OffsetSpec
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicError
-from tallygate.kafka.connection import Connection
+from tallygate.errors import ConfigError, LedgerError
 from tallygate.kafka.groups import Mirror, topic_ids
-from tallygate.kafka.reader import list_offsets
-from tallygate.ledger.ranges import Known, Place, Range, is_topic
-from tallygate.pipeline.engine import Engine, Progress
-from tallygate.records.decoding import Decoder
-from tallygate.sinks.store import Keeper, Shape, Store
+from tallygate.ledger.ranges import Known, Place
+from tallygate.pipeline.engine import Engine
+from tallygate.pipeline.job import Job
+from tallygate.pipeline.losses import (
+    accept_losses,
+    added_partitions,
+    check_added,
+    check_ids,
+    check_source,
+)
+from tallygate.sinks.store import Shape
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spark.plan import Plan, needed_columns, read_plan
+from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.saying import reason
-from tallygate.spec import DeadLetters
 
-__all__ = ["SHUFFLE_PARTITIONS", "Job", "diagnose", "launch", "look"]
+__all__ = ["SHUFFLE_PARTITIONS", "launch", "look"]
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+ADOPTED = "tallygate.adopted"
+"""The file of a checkpoint that was taken over with the number of its last batch by then."""
 
 # Views and settings belong to the session, which several pipelines may share: while one of them
 # builds its frame or starts its query, none of the others may change them.
 _ONE_AT_A_TIME = threading.RLock()
-
-
-@dataclass(frozen=True)
-class Job:
-    """A streaming frame, and where it goes."""
-
-    name: str
-    build: Callable[[Keeper, Checkpoint | None, Collection[str] | None], DataFrame]
-    """Makes the frame; without a checkpoint one to look at, for which no static side is read. If
-    it is known which columns of its sources are needed, the others are left out."""
-    store: Store
-    checkpoint: str
-    connection: Connection | None
-    """To the source's brokers, if any source is Kafka."""
-    mode: str = "append"
-    trigger: Mapping[str, str | bool] = field(default_factory=dict)
-    decoder: Decoder | None = None
-    """Given if the frame holds raw records."""
-    fetches: bool = False
-    """Whether whoever writes those also reads them, in place of Spark."""
-    limits: DeadLetters = field(default_factory=DeadLetters)
-    accept_loss: bool = False
-    told: Callable[[Progress], None] = lambda _: None
-    note: Callable[[str], None] = lambda _: None
-    ready: Callable[[], None] = lambda: None
-    """Raises if something that the frame needs cannot be read, before anything is taken over."""
-    stale: Callable[[], bool] = lambda: False
-    """Whether a static side has changed, so that the query is to be started anew."""
-    adopts: bool = False
-    """Whether a checkpoint of batches that the ledger does not know may be taken over."""
-    forgets: bool = False
-    """Whether the sink keeps no ledger at all."""
-    shuffle_partitions: int | None = None
-    """As many as the user asks for; None leaves the choice."""
-    delivery: str = "exactly-once"
-    to_topic: bool = False
-    where: str = "the transform"
-    """What the transform is called in messages."""
 
 
 def look(job: Job, checkpoint: Checkpoint | None = None) -> tuple[Plan, Shape]:
@@ -129,35 +94,40 @@ def _repeats(job: Job, plan: Plan) -> str | None:
 
 def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     """Check everything, take over the pipeline and start the query."""
-    _, shape = look(job)
+    first, shape = look(job)
     job.store.prepare(shape)
     checkpoint = Checkpoint(spark, job.checkpoint)
     before = job.store.known()
     if before is not None:
-        _check_source(before, job)
+        check_source(before, job, shape)
+        check_added(added_partitions(before, job, first), before, job, shape)
         _check_state(checkpoint, before, shape, job)
     if shape.stateful:
         _check_partitions(checkpoint, job)
-    if not (before is not None and before.positions) and not job.adopts:
+    if not (before is not None and before.positions):
         _check_unknown(checkpoint, job)
     job.ready()
     job.store.begin(shape, job.checkpoint)
     known = job.store.known()
     if known is not None and known.positions:
-        _accept_losses(known, job)
+        accept_losses(known, job, shape)
         known = job.store.known() or known
-        divisible = shape.narrow if job.to_topic else shape.carries  # lanes cannot be trimmed
-        _reconcile(checkpoint, known, shape, divisible, job.note)
+        if not shape.anchored:
+            _reconcile(checkpoint, known, shape, first, job)
+    if job.adopts and checkpoint.read(ADOPTED) is None:
+        _adopt(checkpoint, known)
     # Once more: its tasks must have the new run's right to write, and its next batch's tables.
     plan = _spared(job, look(job, checkpoint)[0], checkpoint)
+    ids = {} if known is None else dict(known.topic_ids)
     engine = Engine(
         job.store,
         job.store.sink(shape),
         checkpoint,
         job.limits,
-        lambda topics: _topic_ids(topics, known, job),
+        lambda topics: _topic_ids(topics, ids, job),
         _mirror(job),
         told=job.told,
+        diagnose=lambda: _diagnose(job, shape),
         letters=job.store.letters(),
     )
     writer = plan.frame.writeStream.foreachBatch(engine.called)
@@ -174,13 +144,13 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     return query, engine
 
 
-def _topic_ids(topics: list[str], known: Known | None, job: Job) -> Mapping[str, str]:
-    """The ids for the ledger to remember, which must not differ from those it has."""
+def _topic_ids(topics: list[str], seen: dict[str, str], job: Job) -> Mapping[str, str]:
+    """The ids for the ledger to remember, which must not differ from those seen before."""
     if job.connection is None:
         return {}
     now = topic_ids(topics, job.connection)
-    if known is not None:
-        _check_ids(known, now, job)
+    check_ids(seen, now, job)
+    seen.update(now)
     return now
 
 
@@ -204,66 +174,11 @@ def _no_batches_without_data(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, before or "true")
 
 
-def diagnose(job: Job) -> None:
+def _diagnose(job: Job, shape: Shape) -> None:
     """Raise what is wrong with the source, if that is why the query stopped."""
     known = job.store.known()
     if known is not None:
-        _check_source(known, replace(job, accept_loss=False))
-
-
-def _check_source(known: Known, job: Job) -> None:
-    if job.connection is None:
-        return
-    topics = sorted({topic for topic, _ in known.positions if is_topic(topic)})
-    now = topic_ids(topics, job.connection)
-    for topic in topics:
-        if topic not in now:
-            raise TopicError(
-                f"topic {topic!r} of pipeline {job.name!r} is gone. If it was renamed or deleted "
-                "on purpose, start a pipeline of another name."
-            )
-    _check_ids(known, now, job)
-    _lost(known, job)
-
-
-def _check_ids(known: Known, now: Mapping[str, str], job: Job) -> None:
-    for topic, topic_id in now.items():
-        if known.topic_ids.get(topic, topic_id) != topic_id:
-            raise LostRangeError(
-                f"topic {topic!r} was deleted and made anew since pipeline {job.name!r} read it: "
-                "its offsets mean other records now. Start a pipeline of another name for the new "
-                "topic."
-            )
-
-
-def _lost(known: Known, job: Job) -> list[Range]:
-    """What is gone before it was read; an error unless that is accepted. Rows in lanes cannot be
-    told apart, so where some lanes have a batch and others have not, all of it is given up."""
-    places = sorted(place for place in known.positions if is_topic(place[0]))
-    if job.connection is None or not places:
-        return []
-    earliest = list_offsets(places, OffsetSpec.earliest(), job.connection)  # type: ignore[no-untyped-call]
-    furthest = known.halfway or known.positions
-    lost = [
-        Range(*place, known.positions[place], max(earliest[place], furthest[place]))
-        for place in places
-        if earliest[place] > known.positions[place]
-    ]
-    if lost and not job.accept_loss:
-        listed = ", ".join(f"{each} ({len(each)} records)" for each in lost)
-        raise LostRangeError(
-            f"retention removed records that pipeline {job.name!r} had not read: {listed}. Restore "
-            "them, or start with --accept-loss (in Python: accept_loss=True): the range is then "
-            "kept in the ledger as lost."
-        )
-    return lost
-
-
-def _accept_losses(known: Known, job: Job) -> None:
-    lost = _lost(known, job)
-    if lost:
-        job.store.lose(lost, "removed by retention before it was read")
-        job.note(f"given up as lost: {', '.join(map(str, lost))}")
+        check_source(known, replace(job, accept_loss=False), shape)
 
 
 def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape, job: Job) -> None:
@@ -275,7 +190,7 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape, job: Job) -
     held = "The state is" if shape.stateful else "What was read is known only"
     cure = (
         f"{held} in the checkpoint, so it cannot be made from the ledger: bring the "
-        f"checkpoint back, or {_anew(job)}."
+        f"checkpoint back, or {job.anew}."
     )
     if checkpoint.planned is None:
         raise LedgerError(
@@ -298,13 +213,31 @@ def _check_state(checkpoint: Checkpoint, known: Known, shape: Shape, job: Job) -
 
 def _check_unknown(checkpoint: Checkpoint, job: Job) -> None:
     """A ledger that knows nothing cannot stand behind a checkpoint that has batches: what those
-    batches read went elsewhere, and to go on would skip it."""
-    if checkpoint.committed is not None and not job.forgets:
-        raise LedgerError(
-            f"the ledger of {job.name!r} is empty, but its checkpoint {checkpoint.path} has done "
-            f"{checkpoint.committed + 1} batches: what came before would be missing from "
-            f"{job.store.target}. Remove the checkpoint to begin anew, or choose another name."
+    batches read went elsewhere, and to go on would skip it. The batches of a job that was taken
+    over are its past; only those since then should be in the ledger."""
+    done = checkpoint.committed
+    if done is None or job.forgets:
+        return
+    cure = "Remove the checkpoint to begin anew, or choose another name."
+    if job.adopts:
+        adopted = checkpoint.read(ADOPTED)
+        if adopted is None or done <= int(adopted):
+            return
+        cure = (
+            f"Bring the ledger back, or {job.anew}. If the rest went elsewhere on purpose, "
+            f"remove {checkpoint.path}/{ADOPTED}."
         )
+    raise LedgerError(
+        f"the ledger of {job.name!r} is empty, but its checkpoint {checkpoint.path} has done "
+        f"{done + 1} batches: what came before would be missing from {job.store.target}. {cure}"
+    )
+
+
+def _adopt(checkpoint: Checkpoint, known: Known | None) -> None:
+    """Write down which batches the ledger need not know: those of the job that is taken over."""
+    new = known is None or not known.positions
+    past = checkpoint.committed if new else None
+    checkpoint.replace(ADOPTED, str(-1 if past is None else past))
 
 
 def _check_partitions(checkpoint: Checkpoint, job: Job) -> None:
@@ -314,15 +247,8 @@ def _check_partitions(checkpoint: Checkpoint, job: Job) -> None:
     if held is not None and job.shuffle_partitions not in (None, int(held)):
         raise ConfigError(
             f"the state of pipeline {job.name!r} is kept in {held} shuffle partitions and "
-            f"{SHUFFLE_PARTITIONS} says {job.shuffle_partitions}. Set it back, or {_anew(job)}."
+            f"{SHUFFLE_PARTITIONS} says {job.shuffle_partitions}. Set it back, or {job.anew}."
         )
-
-
-def _anew(job: Job) -> str:
-    """How such a job is begun anew: what can be swapped in one step can be rebuilt."""
-    if job.to_topic or job.adopts:
-        return "begin anew: another name, another target, another checkpoint"
-    return "rebuild with `tallygate rebuild`"
 
 
 def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:
@@ -332,25 +258,36 @@ def _next(checkpoint: Checkpoint) -> tuple[dict[Place, int], dict[Place, int]]:
     return start, checkpoint.end(number) or start
 
 
-def _reconcile(
-    checkpoint: Checkpoint,
-    known: Known,
-    shape: Shape,
-    divisible: bool,
-    note: Callable[[str], None],
-) -> None:
+def _reconcile(checkpoint: Checkpoint, known: Known, shape: Shape, plan: Plan, job: Job) -> None:
     """Make the next batch begin within reach of the ledger."""
-    if shape.anchored:
-        return
+    added = added_partitions(known, job, plan)
+    divisible = shape.narrow if job.to_topic else shape.carries  # lanes cannot be trimmed
     if checkpoint.planned is not None:
-        if _within(known, *_next(checkpoint), divisible=divisible):
+        start, end = _next(checkpoint)
+        begun = all(start.get(place, 0) >= at for place, at in added.items())
+        if begun and _within(known, start, end, divisible=divisible):
             return
+    if known.halfway is not None:
+        _check_repeatable(checkpoint, plan, job)
+    if checkpoint.id is not None or checkpoint.planned is not None:
         aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
-        note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
-    elif checkpoint.id is not None:
-        checkpoint.set_aside(f"aside-{checkpoint.id}")
-    checkpoint.seed(known.positions, known.halfway)
-    note("reading goes on from the ledger")
+        job.note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
+    halfway = None if known.halfway is None else {**added, **known.halfway}
+    checkpoint.seed({**added, **known.positions}, halfway)
+    job.note("reading goes on from the ledger")
+
+
+def _check_repeatable(checkpoint: Checkpoint, plan: Plan, job: Job) -> None:
+    """Some lanes have a batch and others have not. Whoever computes it again must come to the same
+    rows; what a batch saw besides the records, only its own checkpoint knows."""
+    seen = seen_besides_records(plan.frame)
+    if seen is not None:
+        raise LedgerError(
+            f"{job.store.target} holds a part of a batch of pipeline {job.name!r}, and the "
+            f"checkpoint {checkpoint.path} is not the one that the batch belongs to. Computed "
+            f"again it would see another {seen} than before, so rows could be missing or come "
+            f"twice. Bring the checkpoint back, or {job.anew}."
+        )
 
 
 def _within(

@@ -13,8 +13,9 @@ from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import HEADERS, RECORDS
 from tallygate.pipeline.engine import Progress
+from tallygate.pipeline.job import Job
 from tallygate.pipeline.lateness import Lateness, lateness_of
-from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, Job, look
+from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
 from tallygate.pipeline.static import Statics
@@ -27,7 +28,7 @@ from tallygate.pipeline.stores import (
 )
 from tallygate.pipeline.transform import transformed
 from tallygate.records.decoding import COORDINATES, METADATA
-from tallygate.settings import Settings
+from tallygate.settings import Settings, nearest
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
@@ -83,6 +84,7 @@ class Pipeline(PipelineSpec):
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
         job = self.job(spark, anywhere, {}, static_settings=settings)
         plan, shape = look(job)
+        self._check_key(shape)
         kept = states(plan.frame)
         found = {
             "source": ", ".join(_said(each) for each in self.streams.values()),
@@ -94,6 +96,19 @@ class Pipeline(PipelineSpec):
         }
         notes = warnings(plan.frame)
         return {**found, **({"warning": " ".join(notes)} if notes else {})}
+
+    def _check_key(self, shape: Shape) -> None:
+        """Refuse a key that the rows do not have, as the store would when a run starts."""
+        if not isinstance(self.sink, Postgres | KafkaSink | Delta):
+            return
+        key = self.sink.key or ()
+        columns = shape.schema.fieldNames()
+        for name in (key,) if isinstance(key, str) else key:
+            if name not in columns:
+                raise ConfigError(
+                    f"{self.where('sink', 'key')}: {name!r} is no column of what the pipeline "
+                    f"gives{nearest(name, columns)}"
+                )
 
     def _ways(self, shape: Shape) -> str:
         if isinstance(self.sink, Postgres):

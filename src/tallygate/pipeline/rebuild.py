@@ -11,6 +11,7 @@ name, and the two folders change places in one step. Nothing fences a run there 
 so there must be none.
 """
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ import psycopg
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from tallygate.errors import ConfigError, LedgerError, TargetError
+from tallygate.errors import ConfigError, LedgerError, TallygateError, TargetError
 from tallygate.exchange import exchange
 from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.pipeline import Pipeline
@@ -36,6 +37,9 @@ from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
 from tallygate.stack import running_dsn
 
 __all__ = ["Rebuilt", "rebuild"]
+
+LONGEST_NAME = 63
+"""Of a table, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def rebuild(
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
         target = Target.parse(sink.table, connection)
-        copy = Target(target.schema, f"{target.name}__rebuild")
+        copy = Target(target.schema, _beside(target.name, "__rebuild"))
         name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
         _forget(connection, name, copy)
         checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
@@ -76,9 +80,29 @@ def rebuild(
                 "sink": sink.model_copy(update={"table": copy.quoted}),
             }
         ).run(until="available", settings=settings, spark=spark, told=told)
+        _check_done(summary, pipeline)
         before = _swap(connection, pipeline.name, name, target, copy)
     _take_over(checkpoint, path, spark)
     return Rebuilt(summary, before)
+
+
+def _check_done(summary: Summary, pipeline: Pipeline) -> None:
+    """A run that was asked to stop has not read everything: what it made must not be swapped in."""
+    if summary.outcome != "done":
+        raise TallygateError(
+            f"the rebuild of {pipeline.name!r} was {summary.outcome} after {summary.records:,} "
+            "records; nothing is changed."
+        )
+
+
+def _beside(name: str, suffix: str) -> str:
+    """A name for a table that belongs to this one. PostgreSQL cuts a longer one off, and could
+    take it for that of the table itself."""
+    if len(f"{name}{suffix}".encode()) <= LONGEST_NAME:
+        return f"{name}{suffix}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    room = LONGEST_NAME - len(f"_{digest}{suffix}")
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
 
 
 def _take_over(checkpoint: Checkpoint, path: str, spark: SparkSession) -> None:
@@ -121,6 +145,7 @@ def _rebuild_folder(
             "sink": sink.model_copy(update={field: str(copy)}),
         }
     ).run(until="available", settings=settings, spark=spark, told=told)
+    _check_done(summary, pipeline)
     if _runs_here(pipeline, settings):
         raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
     try:
@@ -185,7 +210,7 @@ def _swap(
         ).fetchone()
         rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
         if there is not None and there[0] is not None:
-            before = f"{target.name}__before_{row[0]}"
+            before = _beside(target.name, f"__before_{row[0]}")
             connection.execute(rename.format(target.identifier, sql.Identifier(before)))
         connection.execute(rename.format(copy.identifier, sql.Identifier(target.name)))
         for table in ("positions", "dead_letter_records", "lost_ranges", "batches"):

@@ -22,7 +22,8 @@ from tallygate.errors import (
     UnreachableError,
 )
 from tallygate.pipeline.engine import Engine, Progress, StopRequested
-from tallygate.pipeline.launch import Job, diagnose, launch
+from tallygate.pipeline.job import Job
+from tallygate.pipeline.launch import launch
 from tallygate.sinks.store import Store
 from tallygate.spark.saying import reason
 
@@ -87,7 +88,7 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
     unread = isinstance(failure, LostRangeError | TopicError | UnreachableError)
     if unread or not isinstance(failure, TallygateError | None):
         try:
-            diagnose(job)
+            engine.diagnose()
         except UnreachableError:
             pass  # what Spark said is all there is to say
         except TallygateError as error:
@@ -183,15 +184,26 @@ class Heart:
             self._end()
 
     def _end(self) -> None:
-        failure = self.failure or self._engine.failure
         with contextlib.suppress(Exception):
             if self.failure is None:
                 self._query.stop()
             else:
                 self._query.awaitTermination()
         with contextlib.suppress(Exception):
-            self._store.end("done" if failure is None else f"failed: {failure}")
+            self._store.end(self._outcome())
         self._engine.end()
+
+    def _outcome(self) -> str:
+        """How the query ended, now that it has, by Spark's word: a batch that its user stopped is
+        no failure, and what fails in Spark itself the engine does not know."""
+        said = self._query.exception()
+        if self.failure is None and said is None:
+            return "stopped" if self.stop_requested else "done"
+        failure = self.failure or self._engine.failure or said
+        if failure is None or isinstance(failure, StopRequested):
+            return "stopped"
+        own = isinstance(failure, TallygateError)
+        return f"failed: {failure if own else reason(failure)}"
 
     def progress(self) -> dict[str, Any]:
         last = self._engine.last

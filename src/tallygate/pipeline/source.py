@@ -92,13 +92,18 @@ def _start(source: Kafka) -> dict[str, str]:
 
 
 def decoder_of(source: Kafka, metadata: tuple[str, ...] = COORDINATES) -> Decoder:
-    """The decoder for the source's format and schema."""
+    """The decoder for the source's format and schema; making it refuses types that it lacks."""
     if source.format == "avro":
         fields = avro.arrow_schema(source.avro_schema or "")
     elif source.format in ("text", "bytes"):
         fields = pa.schema([("value", pa.string() if source.format == "text" else pa.binary())])
     else:
-        fields = _declared(source.schema_ or "")
+        try:
+            fields = _declared(source.schema_ or "")
+        except PySparkException as error:  # varchar(10), for one, is no type of Arrow
+            raise ConfigError(
+                f"source.schema {source.schema_!r} cannot be decoded: {reason(error)}."
+            ) from None
     reserved = sorted(set(fields.names) & {*METADATA.names, "_headers"})
     if reserved:
         raise ConfigError(

@@ -9,6 +9,7 @@ on which copy holds:
 
 A change is taken up between two batches: the query is stopped, its next batch is noted down with
 the new versions, and it is started again. A batch that is planned already keeps its versions.
+Copies that no batch of Spark's log has seen, which holds the last hundred, are removed.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -126,7 +128,18 @@ class Statics:
         if versions != held:
             history.append({"batch": number, "versions": versions})
             checkpoint.replace(VERSIONS, json.dumps(history))
+            self._remove_old(checkpoint, history)
         return versions
+
+    def _remove_old(self, checkpoint: Checkpoint, history: list[dict[str, Any]]) -> None:
+        """Keep what the batches of the log saw, and what the next one is to see."""
+        oldest = min(checkpoint.batches, default=0)
+        seen = [entry["versions"] for entry in history if entry["batch"] <= oldest][-1:]
+        seen += [entry["versions"] for entry in history if entry["batch"] > oldest]
+        for name in self.sides:
+            kept = {versions.get(name) for versions in seen}
+            for version in set(checkpoint.names(f"static/{name}")) - kept:
+                checkpoint.remove(f"static/{name}/{version}")
 
     def _copied(self, checkpoint: Checkpoint, name: str) -> str:
         """Copy a side as it is now, and return its version. Read between two looks at the version,
@@ -209,13 +222,13 @@ class Statics:
         return self._read(name).schema
 
 
-def _history(checkpoint: Checkpoint) -> list[dict[str, object]]:
+def _history(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     text = checkpoint.read(VERSIONS) or checkpoint.read(f"{VERSIONS}.partial")
-    found: list[dict[str, object]] = json.loads(text) if text else []
+    found: list[dict[str, Any]] = json.loads(text) if text else []
     return found
 
 
 def _last(checkpoint: Checkpoint) -> dict[str, str]:
     history = _history(checkpoint)
-    found: dict[str, str] = history[-1]["versions"] if history else {}  # type: ignore[assignment]
+    found: dict[str, str] = history[-1]["versions"] if history else {}
     return found

@@ -1,7 +1,7 @@
 """From the frames of the sources to the frame of the result: SQL, functions, and declared steps.
 
-Every source, static side and named step is a view of its name. What is wrong with a step is said
-with the step's place in the file.
+Every source, static side and named step is a view of its name; the step before, if it has none, is
+the view `previous`. What is wrong with a step is said with the step's place in the file.
 """
 
 import inspect
@@ -17,20 +17,20 @@ from pyspark.sql import types as t
 
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
+from tallygate.spark.plan import name_of
 from tallygate.spark.saying import reason
 from tallygate.spec import Join, PipelineSpec, Pivot, Step, Window
 from tallygate.spec.functions import is_reference, referred
+from tallygate.spec.pipeline import PREVIOUS
 
 __all__ = ["transformed"]
-
-PREVIOUS = "previous"
-"""What a step without a name is called in the condition of a join."""
 
 
 def transformed(
     spark: SparkSession, spec: PipelineSpec, views: Mapping[str, DataFrame]
 ) -> DataFrame:
     """The result of the pipeline's transform over these views."""
+    spark.catalog.dropTempView(PREVIOUS)  # of another pipeline in this session
     for name, frame in views.items():
         frame.createOrReplaceTempView(name)
     return _Transform(spark, spec, dict(views)).result()
@@ -57,10 +57,15 @@ class _Transform:
             with self._placed("transform", number):
                 begin = frame if step.from_ is None else self._view(step.from_)
                 frame = self._done(step, begin)
-            if step.name is not None:
-                frame.createOrReplaceTempView(step.name)
-                self._views[step.name] = frame
+                self._call(step.name or PREVIOUS, frame)
         return frame
+
+    def _call(self, name: str, frame: DataFrame) -> None:
+        """Make it a view. What was `previous` is no longer, and must not be taken for it."""
+        self._views.pop(PREVIOUS, None)
+        self._spark.catalog.dropTempView(PREVIOUS)
+        frame.createOrReplaceTempView(name)
+        self._views[name] = frame
 
     @contextmanager
     def _placed(self, *place: str | int) -> Iterator[None]:
@@ -111,15 +116,36 @@ class _Transform:
             return self._joined(begin, step.from_ or self._name_of(begin), step.join)
         groups = [*_windows(begin, step.window), *(f.expr(name) for name in step.group_by)]
         grouped = begin.groupBy(*groups)
-        columns = _pivoted(step.pivot) if step.pivot else _aggregates(step.aggregate)
+        columns = self._pivoted(step.pivot) if step.pivot else _aggregates(step.aggregate)
         return _flat(grouped.agg(*columns))
 
+    def _pivoted(self, pivot: Pivot) -> list[Column]:
+        """One column for each value, by a filter: so the columns never change."""
+        listed = ", ".join(_literal(value) for value in pivot.values)
+        columns = [(value, f"({pivot.on}) = {_literal(value)}") for value in pivot.values]
+        if pivot.other:
+            rest = f"({pivot.on}) IS NULL OR ({pivot.on}) NOT IN ({listed})"
+            columns.append(("other", rest))
+        return [self._filtered(pivot, rows).alias(name) for name, rows in columns]
+
+    def _filtered(self, pivot: Pivot, rows: str) -> Column:
+        """The aggregate of some rows. A filter belongs to the last call of an expression, so the
+        aggregate must be that call and nothing else."""
+        text = f"{pivot.aggregate} FILTER (WHERE {rows})"
+        parser = self._spark._jsparkSession.sessionState().sqlParser()
+        if not (
+            name_of(parser.parseExpression(pivot.aggregate)) == "UnresolvedFunction"
+            and parser.parseExpression(text).filter().isDefined()
+        ):
+            raise ConfigError(
+                f"pivot.aggregate {pivot.aggregate!r} is more than one call of an aggregate "
+                "function, so a filter for each value would not hold for all of it. Write one "
+                "call, as sum(amount - fee), and compute with the columns in a step after."
+            )
+        return f.expr(text)
+
     def _name_of(self, frame: DataFrame) -> str:
-        for name, each in self._views.items():
-            if each is frame:
-                return name
-        frame.createOrReplaceTempView(PREVIOUS)
-        return PREVIOUS
+        return next(name for name, each in self._views.items() if each is frame)
 
     def _joined(self, left: DataFrame, name: str, join: Join) -> DataFrame:
         right = self._view(join.with_)
@@ -170,19 +196,6 @@ def _check_time(frame: DataFrame, column: str) -> None:
 
 def _aggregates(columns: Mapping[str, str]) -> list[Column]:
     return [f.expr(text).alias(name) for name, text in columns.items()]
-
-
-def _pivoted(pivot: Pivot) -> list[Column]:
-    """One column for each value: a filter on the aggregate, so that the columns never change."""
-    listed = ", ".join(_literal(value) for value in pivot.values)
-    columns = [
-        f.expr(f"{pivot.aggregate} FILTER (WHERE {pivot.on} = {_literal(value)})").alias(value)
-        for value in pivot.values
-    ]
-    if pivot.other:
-        rest = f"{pivot.on} IS NULL OR {pivot.on} NOT IN ({listed})"
-        columns.append(f.expr(f"{pivot.aggregate} FILTER (WHERE {rest})").alias("other"))
-    return columns
 
 
 def _literal(value: str) -> str:

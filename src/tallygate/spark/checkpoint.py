@@ -121,10 +121,10 @@ class Checkpoint:
     ) -> None:
         """Make a new checkpoint whose next batch begins at these positions. If it ends `halfway`,
         it is planned already, and Spark repeats it as one that was not finished."""
-        self._write("offsets/0", _entry(positions))
+        self.replace("offsets/0", _entry(positions))
         if halfway is not None:
-            self._write("offsets/1", _entry(halfway))
-        self._write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
+            self.replace("offsets/1", _entry(halfway))
+        self.replace("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
 
     @property
     def exists(self) -> bool:
@@ -150,11 +150,14 @@ class Checkpoint:
         return max(self._numbers(folder), default=None)
 
     def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(name) for name in self.names(folder) if name.isdigit())
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder."""
         path = self._hadoop.Path(f"{self.path}/{folder}")
         if not self._files.exists(path):
             return []
-        names = [status.getPath().getName() for status in self._files.listStatus(path)]
-        return sorted(int(name) for name in names if name.isdigit())
+        return [str(status.getPath().getName()) for status in self._files.listStatus(path)]
 
     def has(self, name: str) -> bool:
         return bool(self._files.exists(self._hadoop.Path(f"{self.path}/{name}")))
@@ -171,9 +174,9 @@ class Checkpoint:
             stream.close()
 
     def replace(self, name: str, text: str) -> None:
-        """Write a file of ours, whole or not at all."""
+        """Write a file, whole or not at all."""
         partial = f"{name}.partial"
-        self._write(partial, text, overwrite=True)
+        self._write(partial, text)
         target = self._hadoop.Path(f"{self.path}/{name}")
         self._files.delete(target, False)  # a crash here leaves the partial one, which is whole
         self._files.rename(self._hadoop.Path(f"{self.path}/{partial}"), target)
@@ -181,8 +184,8 @@ class Checkpoint:
     def remove(self, name: str) -> None:
         self._files.delete(self._hadoop.Path(f"{self.path}/{name}"), True)
 
-    def _write(self, name: str, text: str, *, overwrite: bool = False) -> None:
-        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), overwrite)
+    def _write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), True)
         try:
             stream.write(bytearray(text.encode()))
         finally:

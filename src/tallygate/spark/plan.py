@@ -12,6 +12,8 @@ its rows can be told apart, and are not written partition by partition.
 Inside `foreachBatch` it is too late for this: the frame there is a bare scan of rows.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +32,9 @@ __all__ = [
     "name_of",
     "needed_columns",
     "read_plan",
+    "seen_besides_records",
     "text_of",
+    "topics_read",
     "walk",
 ]
 
@@ -141,6 +145,47 @@ def kafka_servers(frame: DataFrame) -> str:
             f"the frame reads from {len(found)} Kafka clusters; one ledger needs one cluster."
         )
     return found.pop()
+
+
+def topics_read(frame: DataFrame, existing: Iterable[str]) -> set[str]:
+    """Those of the existing topics that the frame's sources read."""
+    patterns: Any = frame.sparkSession._jvm.java.util.regex.Pattern  # type: ignore[union-attr]
+    found: set[str] = set()
+    for node in walk(frame._jdf.queryExecution().analyzed()):
+        if name_of(node) != "StreamingRelationV2":
+            continue
+        options = node.extraOptions()
+        named = re.split(r"\s*,\s*", str(options.getOrDefault("subscribe", "")).strip())
+        pattern = options.get("subscribePattern")
+        found |= {
+            topic
+            for topic in existing
+            if topic in named or (pattern is not None and patterns.matches(pattern, topic))
+        }
+    return found
+
+
+def seen_besides_records(frame: DataFrame) -> str | None:
+    """What a batch's rows depend on besides its records, and on the time of computing them."""
+    root = frame._jdf.queryExecution().analyzed()
+    jvm: Any = frame.sparkSession._jvm
+    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if root.containsPattern(current):
+        return "current time"
+    return "static side" if any(map(_is_static, _with_subqueries(root))) else None
+
+
+def _is_static(node: Any) -> bool:
+    """Whether rows come from here that are no records."""
+    leaf = not node.children().nonEmpty()
+    return leaf and not node.isStreaming() and name_of(node) != "OneRowRelation"
+
+
+def _with_subqueries(root: Any) -> Iterator[Any]:
+    for node in walk(root):
+        yield node
+        for query in list_of(node.subqueries()):
+            yield from _with_subqueries(query)
 
 
 def committed_only(frame: DataFrame) -> DataFrame:
@@ -268,9 +313,25 @@ def _flows(node: Any) -> bool:
 
 
 def _decodes(node: Any) -> bool:
-    return name_of(node) == "MapInArrow" and set(COORDINATES) <= {
-        attribute.name() for attribute in list_of(node.output())
-    }
+    """Whether this is our decoding step, right above the records of Kafka. A step of the user's
+    may give the same columns; what its tasks hold is another matter."""
+    if name_of(node) != "MapInArrow" or not set(COORDINATES) <= _names(node):
+        return False
+    (below,) = list_of(node.children())
+    return set(_RAW) <= _names(below) and all(map(_only_reads, walk(below)))
+
+
+def _only_reads(node: Any) -> bool:
+    """Whether a node reads records, or passes them on as they are. An audit reads in several
+    rounds, which it brings together before it decodes."""
+    name = name_of(node)
+    if name == "Union":
+        return not node.isStreaming()
+    return name == "Project" or not node.children().nonEmpty()
+
+
+def _names(node: Any) -> set[str]:
+    return {attribute.name() for attribute in list_of(node.output())}
 
 
 def _decodes_below(node: Any) -> bool:

@@ -72,6 +72,12 @@ def _refusal(node: Any, mode: str) -> str | None:
             "DISTINCT (and UNION without ALL) would have to remember every row for ever. Use a "
             "dedup step with a watermark, UNION ALL, or GROUP BY with mode upsert."
         )
+    if name in ("Except", "Intersect"):
+        return (
+            f"{name.upper()} compares whole rows and gives each one once, so it would have to "
+            "remember every row for ever. Use LEFT ANTI JOIN or LEFT SEMI JOIN with a static side, "
+            "which keep a record or leave it out, one by one."
+        )
     if name == "Sort":
         return _sort(node, mode)
     if name == "Join":

@@ -16,12 +16,25 @@ from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
 from tallygate.units import interval_ms
 
-__all__ = ["NAME", "DeadLetters", "PipelineSpec"]
+__all__ = ["NAME", "PREVIOUS", "DeadLetters", "PipelineSpec"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SPLITS = ("minpartitions", "maxrecordsperpartition")
 """Options of Spark's Kafka source by which several tasks share a partition."""
+PREVIOUS = "previous"
+"""What a step without a name is called by the step after it."""
+HARMLESS = {"failondataloss": "true", "kafka.isolation.level": "read_committed"}
+"""Options on which the delivery rests, and what they always are."""
+INSTEAD = {
+    "failondataloss": "lost records would be skipped in silence; to go on without them, start with "
+    "--accept-loss",
+    "kafka.isolation.level": "records of aborted transactions were never sent, and are not read",
+    "starting": "`start` says where a new pipeline begins",
+    "subscribe": "`topic` or `pattern` says what is read",
+    "assign": "`topic` or `pattern` says what is read",
+}
+"""Options of Spark's Kafka source, or how they begin, that are not the user's to set, and why."""
 
 
 class DeadLetters(Part):
@@ -137,6 +150,7 @@ class PipelineSpec(Part):
                 if topic in topics:
                     raise ValueError(f"reads topic {topic!r} twice; one position stands for both")
                 topics.add(topic)
+            _check_options(name, source)
             splits = [each for each in source.options if each.lower() in SPLITS]
             if splits and isinstance(self.sink, KafkaSink):
                 raise ValueError(
@@ -164,6 +178,22 @@ class PipelineSpec(Part):
         for name in (*self.streams, *self.static, *(step.name for step in steps if step.name)):
             if not VIEW.fullmatch(name):
                 raise ValueError(f"{name!r} cannot name a view: use letters, digits, underscores")
+            if name == PREVIOUS:
+                raise ValueError(
+                    f"a view is called {name!r}, which stands for the step before; give it another "
+                    "name"
+                )
             if name in taken:
                 raise ValueError(f"two views are called {name!r}; give one of them another name")
             taken.add(name)
+
+
+def _check_options(name: str, source: Kafka) -> None:
+    """Refuse options that would undo the delivery, or say something else than the fields do."""
+    for option, value in source.options.items():
+        given = option.lower()
+        if HARMLESS.get(given) == value.lower():
+            continue
+        for taken, why in INSTEAD.items():
+            if given.startswith(taken):
+                raise ValueError(f"has the option {option} of {name}: {why}; remove the option")
