@@ -31,8 +31,8 @@ error. This page is written by `make docs`.
 """
 OTHER_CODES = {
     0: "Done.",
-    2: "The command line is wrong: an unknown flag, a missing argument. Of `audit` and `drill`: the "
-    "verdict is unknown (and 1: invalid).",
+    2: "The command line is wrong: an unknown flag, a missing argument. Of `audit` and `drill`: "
+    "the verdict is unknown (and 1: invalid).",
     130: "Interrupted.",
 }
 

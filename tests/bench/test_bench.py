@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,18 +15,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate import Producer, Stack
-from tallygate.bench import growth, limits, loops, ours
+from tallygate.bench import growth, latency, limits, loops, ours, recovery
 from tallygate.bench import spark as plain
 from tallygate.bench.bench import SIZES, _tried, bench
 from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.course import Course
 from tallygate.bench.findings import Figure, Findings
-from tallygate.bench.meter import Meter
+from tallygate.bench.meter import Meter, Peak
 from tallygate.bench.report import BEGIN, END, write_json, write_page
-from tallygate.bench.stage import MiscountedError, Stage, Work
+from tallygate.bench.stage import MiscountedError, Stage, Work, _settings
 from tallygate.bench.targets import TARGETS
 from tallygate.cli.bench import Sizes
-from tallygate.errors import ConfigError
+from tallygate.drills.jobs import Job
+from tallygate.errors import ConfigError, TallygateError
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
@@ -75,6 +77,40 @@ def test_what_has_ended_has_still_been_spent() -> None:
         wait_until(lambda: len(meter._samples) > seen + 1, 10, "nothing is sampled")
         end = time.time()
     assert meter.between(begin, end)["Python"] > 0.5
+
+
+def test_a_peak_is_what_was_held_since_it_is_watched() -> None:
+    first = Peak(os.getpid())
+    before = first.size
+    assert len(b"x" * (200 << 20))  # for a moment
+    assert first.size > before + 150
+    assert Peak(os.getpid()).size < before + 150
+
+
+def test_nothing_that_is_configured_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tallygate.toml").write_text('[postgres]\ndsn = "postgresql://db.example.com"\n')
+    monkeypatch.setenv("TALLYGATE_KAFKA_BOOTSTRAP_SERVERS", "kafka.example.com:9092")
+    monkeypatch.setenv("TALLYGATE_SPARK_MASTER", "spark://example.com:7077")
+    monkeypatch.setenv("TALLYGATE_TIMEOUT", "77")
+    own = _settings(str(tmp_path / "own"))
+    assert "example.com" not in str(own.values) + str(own.get("postgres.dsn"))
+    assert (own.state_dir, own.get("stack")) == (tmp_path / "own", "bench")
+    assert own.timeout == 77, "what is about the machine stays"
+
+
+def test_a_recovery_begins_with_the_start_of_the_next_one(tmp_path: Path) -> None:
+    """Not with the kill: a commit that was under way then is none."""
+    started: list[float] = []
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    job = Job("it", sleeper, tmp_path / "log", lambda _: started.append(time.time()), os.environ)
+    job.start()
+    since = recovery._kill(job)
+    assert job.starts == 2
+    assert since >= started[-1]
+    job.end()
 
 
 def test_targets_are_of_contenders_that_take_part() -> None:
@@ -175,6 +211,58 @@ def stage(small_stack: Stack, spark: SparkSession) -> Iterator[Stage]:
 )
 def test_contenders_move_every_row(stage: Stage, run: Callable[[Stage], Course]) -> None:
     assert run(stage).rows == ROWS
+
+
+def test_programs_get_as_many_processes_as_spark_has_cores(stage: Stage) -> None:
+    cores = stage.spark.sparkContext.defaultParallelism
+    for partitions in (1, cores, cores + 1):
+        work = replace(stage.work, partitions=partitions)
+        there = Stage(stage.stack, stage.spark, stage.settings, work)
+        assert there.processes == min(cores, partitions)
+    told = {each.settings_on(stage) for part in CONTENDERS.values() for each in part}
+    assert f"its PostgreSQL sink, {stage.processes} processes" in told
+    assert not any("{" in each for each in told)
+
+
+def test_only_later_commits_are_a_recovery(stage: Stage) -> None:
+    with (
+        stage.table("killed", "id bigint") as table,
+        psycopg.connect(stage.stack.dsn, autocommit=True) as connection,
+    ):
+        connection.execute(f"INSERT INTO {table} VALUES (1)".encode())
+        since = time.time()
+        connection.execute(f"INSERT INTO {table} VALUES (2)".encode())
+        assert since < recovery._next_commit(stage, table, since) < time.time()
+
+
+def test_latency_is_of_all_records(stage: Stage) -> None:
+    found = latency.latency(stage, latency.ours, rate=200, seconds=3)
+    assert 0 < found.p50 <= found.p99 < 60
+
+
+def test_a_run_in_which_records_are_missing_has_no_latency(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "REST", 0.0)
+    monkeypatch.setattr(latency, "LONGEST", 0.0)
+
+    def idle(*_: object) -> latency.Stop:
+        return lambda: None
+
+    with pytest.raises(MiscountedError, match="0 of 100 records"):
+        latency.latency(stage, idle, rate=100, seconds=1)
+
+
+def test_a_pipeline_that_fails_while_its_latency_is_measured_says_why(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "LONGEST", 0.0)
+
+    def lost(stage: Stage, _: str, table: str, checkpoint: str) -> latency.Stop:
+        return latency.ours(stage, "nowhere", table, checkpoint)
+
+    with pytest.raises(TallygateError, match="UnknownTopicOrPartition"):
+        latency.latency(stage, lost, rate=100, seconds=1)
 
 
 def test_a_row_that_is_missing_or_there_twice_does_not_count(stage: Stage) -> None:

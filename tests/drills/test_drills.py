@@ -17,12 +17,15 @@ from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all drills
+
 PLAYED = ("leader-kill", "commit-cut", "bad-records")
 
 
 def _at_least_once(scene: Scene) -> tuple[Control, ...]:
     """The driver is killed between the rows and the offsets of a batch, which are saved apart."""
     pipeline = scene.pipeline(scene.spec(delivery="at-least-once"))
+    scene.unaided = (pipeline,)
     scene.start(pipeline)
     with scene.fault("killed between rows and offsets", "left in peace"):
         pipeline.stop()
@@ -91,6 +94,12 @@ def test_without_the_guarantee_the_drill_is_invalid(outcomes: dict[str, Outcome]
     assert twin.verdict is Verdict.INVALID
     assert twin.duplicated > 0
     assert any("duplicate" in text for text in twin.wrong), "and the audit sees it too"
+
+
+def test_a_pipeline_that_was_to_go_on_by_itself_and_did_not_is_wrong(
+    outcomes: dict[str, Outcome],
+) -> None:
+    assert "the pipeline was to go on by itself, but ended (SIGKILL)" in outcomes["twin"].wrong
 
 
 def test_a_drill_that_crashed_is_unknown(outcomes: dict[str, Outcome]) -> None:

@@ -5,6 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
+
 from tallygate.drills.jobs import Job
 from tallygate.waiting import wait_until
 
@@ -19,6 +21,44 @@ def test_a_program_that_is_killed_is_started_again(tmp_path: Path) -> None:
     job.end()
     assert not job.is_running
     assert told == ["it is started", "it is gone (SIGKILL)", "it is started again"]
+
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+"""
+
+
+def _child(log: Path) -> psutil.Process:
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"), 10, "there is no child")
+    return psutil.Process(int(log.read_text()))
+
+
+def test_nothing_is_left_of_what_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = Job("it", [sys.executable, "-c", f"{PARENT}child.wait()"], log, print, os.environ)
+    job.start()
+    child = _child(log)
+    job.kill()
+    assert not _lives(child)
+    job.end()
+
+
+def test_what_outlives_the_program_that_started_it_is_ended_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = Job("it", [sys.executable, "-c", PARENT], log, print, os.environ)
+    job.start()
+    child = _child(log)
+    wait_until(lambda: job.is_left_alone, 10, "it does not end")
+    assert _lives(child)
+    job.end()
+    assert not _lives(child)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whoever adopted it may not have looked after it yet."""
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def test_each_environment_is_for_one_start(tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ def test_a_second_loader_of_the_same_load_fences_the_first(
 def _end(topic: str, connection: Connection) -> int:
     """How much was written to a topic, committed or not."""
     places = [(topic, number) for number in range(4)]
-    return sum(list_offsets(places, OffsetSpec.latest(), connection).values())  # type: ignore[no-untyped-call]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return sum(list_offsets(places, latest, connection).values())
 
 
 def _killed_loads(topic: str, path: Path, connection: Connection, *options: str) -> None:

@@ -86,7 +86,8 @@ def _rounds(
             rates = tuple(turn.rate for turn in turns[each.name])
             cpu = tuple(turn.cpu for turn in turns[each.name])
             held = tuple(turn.memory for turn in turns[each.name])
-            figure = Figure(each.name, "rows/s", rates, each.promise, each.settings, cpu, held)
+            given = each.settings_on(stage)
+            figure = Figure(each.name, "rows/s", rates, each.promise, given, cpu, held)
             findings.figures[each.name] = figure
 
 

@@ -18,6 +18,9 @@ class Contender:
     promise: Promise
     run: Callable[[Stage], Course]
     settings: str
-    """What was set, beside what it brings."""
+    """What is set, beside what it brings; `{processes}` stands for how many there are."""
     on_spark: bool = True
     """Whether it runs in the stage's own Spark session."""
+
+    def settings_on(self, stage: Stage) -> str:
+        return self.settings.format(processes=stage.processes)

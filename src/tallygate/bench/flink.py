@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tallygate.bench.course import Course
-from tallygate.bench.programs import COLUMNS, PROCESSES, environment, program, run_programs
+from tallygate.bench.programs import COLUMNS, environment, program, run_programs
 from tallygate.bench.stage import Stage
 from tallygate.java import find_java
 from tallygate.postgres.connecting import jdbc
@@ -94,7 +94,7 @@ def _run(stage: Stage, statements: list[str]) -> None:
     jars = jar_paths(CONNECTORS, stage.settings)
     settings = {
         "pipeline.jars": ";".join(f"file://{jar}" for jar in jars),
-        "parallelism.default": str(PROCESSES),
+        "parallelism.default": str(stage.processes),
         "execution.checkpointing.interval": "5 s",
         "pipeline.object-reuse": "true",
     }

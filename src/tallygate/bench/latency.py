@@ -3,26 +3,29 @@
 import json
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psycopg
 from pyspark.sql import DataFrame
 
 from tallygate.bench.spark import raw
-from tallygate.bench.stage import COMMITTED_AT, Stage
+from tallygate.bench.stage import COMMITTED_AT, MiscountedError, Stage
 from tallygate.drills.plain import tuned_jdbc
 from tallygate.kafka.producer import Producer
 from tallygate.pipeline.pipeline import Pipeline
 from tallygate.pipeline.status import request_stop
 from tallygate.spec import Kafka, Postgres
+from tallygate.waiting import wait_until
 
 __all__ = ["Latency", "latency", "ours", "plain"]
 
 COLUMNS = "id bigint, sent double precision, _topic text, _partition int, _offset bigint"
 SCHEMA = "id long, sent double"
+REST, LONGEST = 3.0, 60.0
+"""Seconds of rest after the last record, and for what is missing then."""
 Stop = Callable[[], None]
 Start = Callable[[Stage, str, str, str], Stop]
 
@@ -43,7 +46,8 @@ def latency(stage: Stage, start: Start, rate: int, seconds: int) -> Latency:
         stop = start(stage, topic, table, f"{folder}/checkpoint")
         try:
             _pace(stage, topic, rate, seconds)
-            time.sleep(3)
+            time.sleep(REST)  # counting is work too, and would be in the way of the last ones
+            _wait_for(stage, table, rate * seconds)
         finally:
             stop()
         with psycopg.connect(stage.stack.dsn) as connection:
@@ -54,6 +58,25 @@ def latency(stage: Stage, start: Start, rate: int, seconds: int) -> Latency:
             ).fetchall()
     values = [float(row[0]) for row in rows]
     return Latency(statistics.median(values), values[int(len(values) * 0.99)])
+
+
+def _wait_for(stage: Stage, table: str, records: int) -> None:
+    """Until every record is there. What comes late is the slowest of all: without it, the
+    percentiles would be those of the quick."""
+
+    def ids() -> int:
+        with psycopg.connect(stage.stack.dsn) as connection:
+            query = f"SELECT count(DISTINCT id) FROM public.{table}"
+            row = connection.execute(query.encode()).fetchone()
+        return int(row[0]) if row else 0
+
+    wait_until(
+        lambda: ids() == records,
+        LONGEST,
+        lambda: f"{table}: {ids()} of {records} records came within {LONGEST:.0f} s.",
+        error=MiscountedError,
+        every=1,
+    )
 
 
 def _pace(stage: Stage, topic: str, rate: int, seconds: int) -> None:
@@ -102,13 +125,14 @@ def ours(stage: Stage, topic: str, table: str, checkpoint: str) -> Stop:
         sink=Postgres(table),
         checkpoint=checkpoint,
     )
-    running = threading.Thread(
-        target=lambda: pipeline.run(settings=stage.settings, spark=stage.spark)
-    )
-    running.start()
+    thread = ThreadPoolExecutor(1)
+    running = thread.submit(pipeline.run, settings=stage.settings, spark=stage.spark)
 
     def stop() -> None:
-        request_stop(table, stage.settings)
-        running.join(60)
+        """If the run has failed, its error is raised here."""
+        if not running.done():
+            request_stop(table, stage.settings)
+        running.result(60)
+        thread.shutdown()
 
     return stop

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from tallygate.bench.course import Course
-from tallygate.bench.programs import COLUMNS, PROCESSES, run_programs
+from tallygate.bench.programs import COLUMNS, run_programs
 from tallygate.bench.stage import Stage
 
 __all__ = ["copy_loop", "transactional_loop"]
@@ -26,7 +26,7 @@ def transactional_loop(stage: Stage) -> Course:
 
 
 def _run(stage: Stage, name: str, told: dict[str, Any]) -> None:
-    """A process for each core, among which the partitions are dealt out."""
+    """Several at once, among which the partitions are dealt out."""
     told = {**told, "server": stage.connection.bootstrap_servers, "topic": stage.work.topic}
     numbers = range(stage.work.partitions)
     run_programs(
@@ -35,8 +35,8 @@ def _run(stage: Stage, name: str, told: dict[str, Any]) -> None:
                 sys.executable,
                 "-m",
                 f"tallygate.bench.peers.{name}",
-                json.dumps({**told, "partitions": list(numbers[n::PROCESSES])}),
+                json.dumps({**told, "partitions": list(numbers[n :: stage.processes])}),
             ]
-            for n in range(PROCESSES)
+            for n in range(stage.processes)
         ]
     )

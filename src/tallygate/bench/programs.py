@@ -1,7 +1,7 @@
 """Contenders that are programs of their own.
 
 Some come in an environment each, made on first use in the cache folder: their packages do not go
-together with ours. Programs that use one core get a process for each.
+together with ours.
 """
 
 import os
@@ -15,9 +15,8 @@ from tallygate.bench import peers
 from tallygate.errors import TallygateError
 from tallygate.settings import Settings
 
-__all__ = ["COLUMNS", "PROCESSES", "environment", "program", "run_programs"]
+__all__ = ["COLUMNS", "environment", "program", "run_programs"]
 
-PROCESSES = 2
 LONGEST = 900.0
 COLUMNS = "id BIGINT, account BIGINT, amount DOUBLE PRECISION, at TEXT, note TEXT"
 """Of the table, for those that do not make it themselves."""

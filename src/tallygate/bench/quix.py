@@ -7,7 +7,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from tallygate.bench.course import Course
-from tallygate.bench.programs import COLUMNS, PROCESSES, environment, program, run_programs
+from tallygate.bench.programs import COLUMNS, environment, program, run_programs
 from tallygate.bench.stage import Stage
 
 __all__ = ["PACKAGE", "into_table", "into_topic"]
@@ -44,6 +44,6 @@ def _run(stage: Stage, group: str, sink: dict[str, Any] | str) -> None:
         run_programs(
             [
                 [python, program("quix_job.py"), json.dumps({**told, "folder": f"{folder}/{n}"})]
-                for n in range(PROCESSES)
+                for n in range(stage.processes)
             ]
         )

@@ -33,9 +33,9 @@ def ours(stage: Stage, kills: int) -> list[float]:
         file = Path(folder) / "pipeline.yaml"
         spec = {**Payments().spec(table, topic), "checkpoint": f"{folder}/checkpoint"}
         file.write_text(json.dumps(spec))  # JSON is YAML
-        return _killed(
-            stage, topic, table, [sys.executable, "-m", "tallygate", "run", str(file)], kills
-        )
+        command = [sys.executable, "-m", "tallygate", "run", str(file)]
+        command += ["--name", stage.stack.name]
+        return _killed(stage, topic, table, command, kills)
 
 
 def plain(stage: Stage, kills: int) -> list[float]:
@@ -73,19 +73,28 @@ def _killed(
             for _ in range(kills):
                 _more_than(stage, table, FEWEST + _count(stage, table))
                 killed = time.time()
-                job.kill()
-                found.append(_next_commit(stage, table, killed) - killed)
+                again = _kill(job)
+                found.append(_next_commit(stage, table, again) - killed)
             job.stop()
         except TallygateError as error:
             raise TallygateError(f"{error} {log.read_text(errors='replace')[-1000:]}") from error
         finally:
-            load.abandon()
             job.end()
+            load.abandon()
     return found
 
 
+def _kill(job: Job) -> float:
+    """Kill it, and say when it was started again: what was committed before that, the killed one
+    had sent while it lived, and it is no recovery."""
+    starts = job.starts
+    job.kill()
+    wait_until(lambda: job.starts > starts, LONGEST, f"{job.name} is not started again.")
+    return time.time()
+
+
 def _next_commit(stage: Stage, table: str, since: float) -> float:
-    """By PostgreSQL's own clock, which is this machine's."""
+    """The first one since then, by PostgreSQL's own clock, which is this machine's."""
 
     def first() -> float:
         with psycopg.connect(stage.stack.dsn) as connection:

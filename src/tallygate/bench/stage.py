@@ -12,6 +12,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from tallygate.bench.course import Course
+from tallygate.drills.ground import machine_only
 from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.loader import Load, load
@@ -25,7 +26,9 @@ from tallygate.settings import Settings
 from tallygate.spark.session import session
 from tallygate.stack import Stack
 
-__all__ = ["COMMITTED_AT", "SCHEMA", "MiscountedError", "Stage", "Work"]
+__all__ = ["COMMITTED_AT", "SCHEMA", "MiscountedError", "Stage", "Work", "own_stack"]
+
+NAME = "bench"
 
 SCHEMA = "id long, account long, amount double, at string, note string"
 """A line of about 100 bytes of JSON."""
@@ -55,6 +58,22 @@ class Work:
         return self.rows // self.batches + self.partitions
 
 
+@contextmanager
+def own_stack(brokers: int) -> Iterator[Stack]:
+    """A stack in a folder of its own; both are gone at the end.
+
+    **Whatever is configured, no benchmark reaches it**: its settings are about this machine, and
+    name this stack."""
+    with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL runs as another user
+        with Stack(NAME, brokers=brokers, purge=True, settings=_settings(folder)) as stack:
+            yield stack
+
+
+def _settings(folder: str) -> Settings:
+    return machine_only(Settings.load()).with_flags({"state.dir": folder, "stack": NAME})
+
+
 class Stage:
     def __init__(self, stack: Stack, spark: SparkSession, settings: Settings, work: Work) -> None:
         self.stack, self.spark, self.settings, self.work = stack, spark, settings, work
@@ -66,18 +85,21 @@ class Stage:
     @contextmanager
     def opened(cls, work: Work, progress: Progress = silent) -> Iterator[Self]:
         """With everything of its own, the topic filled."""
-        with tempfile.TemporaryDirectory(prefix="tallygate-bench-") as folder:
-            Path(folder).chmod(0o755)  # PostgreSQL runs as another user
-            settings = Settings.load({"state.dir": folder})
-            with Stack(brokers=1, purge=True, settings=settings) as stack:
-                spark = session("bench", settings=settings)
-                try:
-                    stage = cls(stack, spark, settings, work)
-                    progress(f"{work.rows:,} records into {work.topic}")
-                    stage.fill()
-                    yield stage
-                finally:
-                    spark.stop()
+        with own_stack(brokers=1) as stack:
+            spark = session("bench", settings=stack.settings)
+            try:
+                stage = cls(stack, spark, stack.settings, work)
+                progress(f"{work.rows:,} records into {work.topic}")
+                stage.fill()
+                yield stage
+            finally:
+                spark.stop()
+
+    @property
+    def processes(self) -> int:
+        """As many as Spark has cores, for programs that use one; more of them than partitions would
+        have nothing to read."""
+        return min(self.spark.sparkContext.defaultParallelism, self.work.partitions)
 
     def filled(self, **changed: int | str) -> "Stage":
         """The same place with other work, in a topic of its own."""

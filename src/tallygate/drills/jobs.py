@@ -4,6 +4,8 @@ A real deployment has something that does this: systemd, Kubernetes, YARN. What 
 patience: a program that ends with an error five times in a row is left alone.
 """
 
+import contextlib
+import os
 import signal
 import subprocess
 import threading
@@ -12,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
+
+from tallygate.waiting import wait_until
 
 __all__ = ["Job"]
 
@@ -33,7 +37,7 @@ class Job:
         self.name, self._command, self._log, self._told = name, list(command), log, told
         self.patience, self._environment = patience, environment
         self.deaths: list[int] = []
-        """How it ended each time that nobody had asked it to."""
+        """The exit code of each time that it ended and nobody had asked it to."""
         self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
@@ -52,17 +56,27 @@ class Job:
         self._thread.start()
 
     def kill(self) -> None:
-        """SIGKILL, to it and all that it started; it will be started again."""
-        for each in self._family():
-            _send(each, signal.SIGKILL)
+        """SIGKILL, to it and all that it started, until nothing of that is left; it will be started
+        again."""
+        process = self._process  # not the one that may be started meanwhile
+
+        def gone() -> bool:
+            family = _family(process)
+            _send(family, signal.SIGKILL)
+            return not family
+
+        wait_until(gone, 30, f"{self.name} cannot be killed", every=0.02)
 
     def pause(self) -> None:
-        for each in self._family():
-            _send(each, signal.SIGSTOP)
+        _send(_family(self._process), signal.SIGSTOP)
 
     def resume(self) -> None:
-        for each in self._family():
-            _send(each, signal.SIGCONT)
+        _send(_family(self._process), signal.SIGCONT)
+
+    @property
+    def ends(self) -> list[str]:
+        """How it ended each time that nobody had asked it to, in words."""
+        return [_said(code) for code in self.deaths]
 
     @property
     def is_running(self) -> bool:
@@ -133,22 +147,28 @@ class Job:
             if not self._ending.is_set():
                 self._launch()
 
-    def _family(self) -> list[psutil.Process]:
-        process = self._process
-        if process is None or process.poll() is not None:
-            return []
-        try:
-            found = psutil.Process(process.pid)
-            return [found, *found.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+
+def _family(process: subprocess.Popen[bytes] | None) -> list[psutil.Process]:
+    """A program and all that it started. They share a session, by which they are found even when
+    the program itself is gone: its JVM may live a little longer, and write."""
+    if process is None:
+        return []
+    if process.poll() is not None and psutil.pid_exists(process.pid):
+        return []  # somebody else has its number, which is free only once no one of them is left
+    return [each for each in psutil.process_iter() if _lives_in(each, process.pid)]
 
 
-def _send(process: psutil.Process, number: signal.Signals) -> None:
+def _lives_in(process: psutil.Process, session: int) -> bool:
     try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        return
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def _send(family: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for each in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(number)
 
 
 def _said(code: int) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tallygate.quoting import double_quoted
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["PlainJob", "read_up_to", "tuned_jdbc"]
+__all__ = ["PlainJob", "has_read", "tuned_jdbc"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class PlainJob:
         writer = writer.outputMode("update") if self.windows else writer
         writer = writer.foreachBatch(self._table if self.table else self._topic)
         query = writer.option("checkpointLocation", self.checkpoint).start()
-        Path(f"{self.checkpoint}-started").touch()
         signal.signal(signal.SIGTERM, lambda *_: query.stop())
         query.awaitTermination()
 
@@ -106,7 +105,14 @@ class PlainJob:
             each.send_signal(signal.SIGKILL)
 
 
-def read_up_to(checkpoint: Path, topic: str) -> dict[int, int]:
+def has_read(checkpoint: Path, topic: str, ends: Mapping[int, int]) -> bool:
+    """Whether a plain job stands at these ends of a topic. One that still has the offsets of an
+    older topic of that name may be beyond them, and has read nothing of this one."""
+    read = _read_up_to(checkpoint, topic)
+    return all(read.get(number, 0) == end for number, end in ends.items())
+
+
+def _read_up_to(checkpoint: Path, topic: str) -> dict[int, int]:
     """Up to where each partition is done, by the log of a plain job's checkpoint."""
     done = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
     if not done:

@@ -25,7 +25,7 @@ from tallygate.drills.gauge import EVERY, Gauge, LedgerPositions
 from tallygate.drills.ground import environment
 from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control, Event
-from tallygate.drills.plain import PlainJob, read_up_to
+from tallygate.drills.plain import PlainJob, has_read
 from tallygate.drills.proxy import Proxy
 from tallygate.drills.subject import Subject
 from tallygate.drills.workload import Workload, ids_in
@@ -79,7 +79,7 @@ class Scene:
         self.at_end.callback(self.gauge.close)
         self.at_end.callback(lambda: self.workload.abandon())
         self.wrong: list[str] = []
-        """What did not hold, besides lost and repeated records."""
+        """What the drill itself found that did not hold."""
         self.expected_unknown: Callable[[str], bool] = lambda _: False
         """What the audit cannot see because the drill took it away."""
         self.ask_audit: Callable[[], Report]
@@ -89,6 +89,9 @@ class Scene:
         self._told = told
         self.needed: tuple[Job, ...] = ()
         """Programs without which nothing more can come."""
+        self.unaided: tuple[Job, ...] = ()
+        """Programs that must go on by themselves: each is started again when it ends, but that it
+        ended is wrong."""
         folder.mkdir(parents=True, exist_ok=True)
 
     # What happens
@@ -187,6 +190,16 @@ class Scene:
         self.workload.start()
         self.event("note", "the pipeline commits, the load is on")
 
+    @property
+    def all_wrong(self) -> tuple[str, ...]:
+        """What did not hold, besides lost and repeated records."""
+        ended = [
+            f"{job.name} was to go on by itself, but ended ({', '.join(job.ends)})"
+            for job in self.unaided
+            if job.deaths
+        ]
+        return (*self.wrong, *ended)
+
     # How far everything is
 
     def wait_committed(self, more: int, timeout: float = 60) -> None:
@@ -277,8 +290,8 @@ class Scene:
         """Wait until the plain job has read everything: only then is lost what it does not have."""
 
         def done() -> bool:
-            read, ends = read_up_to(self.folder / "plain-checkpoint", self.topic), self._ends()
-            return ends is not None and all(read.get(n, 0) >= end for n, end in ends.items())
+            ends = self._ends()
+            return ends is not None and has_read(self.folder / "plain-checkpoint", self.topic, ends)
 
         wait_until(done, timeout, "the plain job did not read everything", every=EVERY)
 

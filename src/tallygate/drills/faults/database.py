@@ -7,15 +7,19 @@ neither done nor failed, and whoever just tries again writes twice: this is the 
 import time
 
 from tallygate.drills.drill import Drills
+from tallygate.drills.gauge import Gauge
 from tallygate.drills.outcome import Control
-from tallygate.drills.proxy import CommitFault, DatabaseProxy, LinkFault
+from tallygate.drills.proxy import CommitFault, DatabaseProxy, LinkFault, Proxy
 from tallygate.drills.scene import Scene
+from tallygate.errors import TallygateError
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS", "Between"]
+__all__ = ["DRILLS", "Between", "break_for"]
 
 DRILLS = Drills()
 UNANSWERED = "Its commit is done, but the answer is lost; Spark writes the batch again."
+UNDER_WAY = 1.5
+"""Seconds in which a commit that was under way when a link broke may still be seen."""
 
 
 class Between:
@@ -40,11 +44,27 @@ class Between:
         proxy.armed = fault
         wait_until(lambda: proxy.cut > before, 60, "no commit came by")
 
+    def break_ours(self, fault: LinkFault, seconds: float) -> None:
+        break_for(seconds, self.ours, fault, self.scene.gauge)
+
     def finish(self, what: str = UNANSWERED) -> tuple[Control, ...]:
         self.scene.wait_committed(400, 120)
         self.scene.catch_up()
         self.scene.wait_plain()
         return (self.scene.plain_control(what),)
+
+
+def break_for(seconds: float, proxy: Proxy, fault: LinkFault, gauge: Gauge) -> None:
+    """The pipeline's link is bad for so long. If it commits through one on which nothing passes,
+    the fault did not bite, and the drill has shown nothing."""
+    proxy.break_link(fault)
+    time.sleep(min(UNDER_WAY, seconds))
+    before = gauge.committed
+    time.sleep(max(0.0, seconds - UNDER_WAY))
+    more = gauge.committed - before
+    proxy.heal()
+    if more and fault != "slow":
+        raise TallygateError(f"{more} records were committed through a link that is {fault}")
 
 
 @DRILLS.add(
@@ -99,9 +119,7 @@ def database_network(scene: Scene) -> tuple[Control, ...]:
         between.cut_commit(between.theirs, "answer")
         for fault in faults:
             scene.event("note", f"the link is {fault}")
-            between.ours.break_link(fault)
-            time.sleep(5)
-            between.ours.heal()
+            between.break_ours(fault, 5)
             scene.event("note", "the link is good")
             scene.wait_committed(100, 120)
     return between.finish()

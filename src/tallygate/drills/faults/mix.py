@@ -11,6 +11,7 @@ from tallygate.drills.faults.brokers import leader_of, restore
 from tallygate.drills.faults.database import Between
 from tallygate.drills.faults.drivers import KILLED
 from tallygate.drills.outcome import Control
+from tallygate.drills.proxy import LinkFault
 from tallygate.drills.scene import Scene
 
 __all__ = ["MIX", "mix"]
@@ -79,9 +80,8 @@ def _cut_commit(between: Between, chance: random.Random) -> None:
 
 
 def _cut_link(between: Between, chance: random.Random) -> None:
-    between.ours.break_link("cut" if chance.random() < 0.5 else "silent")
-    time.sleep(chance.uniform(0.5, 3))
-    between.ours.heal()
+    fault: LinkFault = "cut" if chance.random() < 0.5 else "silent"
+    between.break_ours(fault, chance.uniform(0.5, 3))
 
 
 def _kill_database(between: Between, chance: random.Random) -> None:

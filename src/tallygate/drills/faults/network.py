@@ -53,7 +53,7 @@ def client_network(scene: Scene) -> tuple[Control, ...]:
     "broker-network",
     """The followers of a partition cannot reach its leader, while clients can. What the leader
     takes meanwhile is not acknowledged, unless by acks=1. Then the leader dies. Nothing
-    acknowledged is lost or repeated.""",
+    acknowledged is lost or repeated, and the pipeline goes on by itself.""",
 )
 def broker_network(scene: Scene) -> tuple[Control, ...]:
     careless = Careless(scene, "1")

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.drills.drill import Drills
+from tallygate.drills.jobs import Job
 from tallygate.drills.outcome import Control
 from tallygate.drills.scene import Scene
 from tallygate.drills.workload import Workload
@@ -251,18 +252,24 @@ def topic_recreated(scene: Scene) -> tuple[Control, ...]:
         refused.start()
         wait_until(lambda: refused.is_left_alone, 120, "the pipeline did not stop")
         scene.event("note", f"refused: {refused.last_words.strip().splitlines()[-1]}")
-        (scene.folder / "plain-checkpoint-started").unlink()
-        plain.start()
     if "deleted and made anew" not in refused.last_words:
         scene.wrong.append("the error does not say that the topic is another one")
     if scene.rows() != before:
         scene.wrong.append("records of the new topic are in the table")
-    started = scene.folder / "plain-checkpoint-started"
-    wait_until(started.exists, 60, "the plain job does not start")
-    time.sleep(15)
+    _start_again(scene, plain)
     held = scene.rows(f"{scene.name}_plain")
     lost = sum(1 for number in newer.acknowledged if number not in held)
     what = "With failOnDataLoss=false it takes the new topic for the old, and begins in its middle."
     return (
         Control("plain foreachBatch", what, "lose or repeat", len(newer.acknowledged), lost, 0),
     )
+
+
+def _start_again(scene: Scene, plain: Job) -> None:
+    """Until it has passed over the new records, alive: what it has not read yet, or could not read
+    because it died, it has not lost in silence."""
+    before = len(plain.deaths)
+    plain.start()
+    scene.wait_plain()
+    if len(plain.deaths) > before or not plain.is_running:
+        raise TallygateError("the plain job did not survive the new topic; see its log")
