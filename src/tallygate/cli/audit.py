@@ -87,7 +87,7 @@ def trace(
     settings: "Settings",
 ) -> None:
     """Follow one record from its topic to its row, or rows back to their records; exit 1 if a row
-    is missing."""
+    is missing or wrong."""
     import json
 
     from tallygate.audit.trace import trace_record, trace_rows
