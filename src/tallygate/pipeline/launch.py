@@ -19,15 +19,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.errors import ConfigError, LedgerError
-from tallygate.kafka.groups import Mirror, topic_ids
+from tallygate.kafka.groups import Mirror
 from tallygate.ledger.ranges import Known, Place
 from tallygate.pipeline.engine import Engine
 from tallygate.pipeline.job import Job
 from tallygate.pipeline.losses import (
+    TopicIds,
     accept_losses,
     added_partitions,
     check_added,
-    check_ids,
     check_source,
 )
 from tallygate.sinks.store import Shape
@@ -118,13 +118,12 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         _adopt(checkpoint, known)
     # Once more: its tasks must have the new run's right to write, and its next batch's tables.
     plan = _spared(job, look(job, checkpoint)[0], checkpoint)
-    ids = {} if known is None else dict(known.topic_ids)
     engine = Engine(
         job.store,
         job.store.sink(shape),
         checkpoint,
         job.limits,
-        lambda topics: _topic_ids(topics, ids, job),
+        TopicIds(job, known),
         _mirror(job),
         told=job.told,
         diagnose=lambda: _diagnose(job, shape),
@@ -142,16 +141,6 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason(error)}") from None
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
-
-
-def _topic_ids(topics: list[str], seen: dict[str, str], job: Job) -> Mapping[str, str]:
-    """The ids for the ledger to remember, which must not differ from those seen before."""
-    if job.connection is None:
-        return {}
-    now = topic_ids(topics, job.connection)
-    check_ids(seen, now, job)
-    seen.update(now)
-    return now
 
 
 def _mirror(job: Job) -> Mirror | None:

@@ -6,10 +6,13 @@ that needs its checkpoint, whose next batch begins with what is gone.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.errors import LostRangeError, TopicError
+from tallygate.kafka import clients
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.reader import list_offsets
 from tallygate.kafka.topics import Topics
@@ -18,7 +21,39 @@ from tallygate.pipeline.job import Job
 from tallygate.sinks.store import Shape
 from tallygate.spark.plan import Plan, topics_read
 
-__all__ = ["accept_losses", "added_partitions", "check_added", "check_ids", "check_source"]
+__all__ = ["TopicIds", "accept_losses", "added_partitions", "check_added", "check_source"]
+
+ANSWER_TIMEOUT = 10.0
+
+
+class TopicIds:
+    """The ids that Kafka gave the topics when they were made, which must stay as they were.
+
+    They are asked for while a batch waits, so one client is kept: to ask takes it a millisecond,
+    and a new one sixty."""
+
+    def __init__(self, job: Job, known: Known | None) -> None:
+        self._job, self._seen = job, {} if known is None else dict(known.topic_ids)
+        self._admin = None if job.connection is None else clients.admin(job.connection)
+
+    def __call__(self, topics: Sequence[str]) -> Mapping[str, str]:
+        """The ids as they are now, for the ledger to remember."""
+        now = self._now(topics)
+        _check_ids(self._seen, now, self._job)
+        self._seen |= now
+        return now
+
+    def _now(self, topics: Sequence[str]) -> dict[str, str]:
+        connection, found = self._job.connection, {}
+        if connection is None or self._admin is None or not topics:
+            return {}
+        asked = TopicCollection(list(topics))
+        futures = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT)
+        for topic, future in futures.items():
+            # One that is gone has no id: whoever reads it finds out.
+            with suppress(TopicError), clients.explained(connection, "asking for the topics"):
+                found[topic] = str(future.result().topic_id)
+        return found
 
 
 def check_source(known: Known, job: Job, shape: Shape) -> None:
@@ -32,11 +67,11 @@ def check_source(known: Known, job: Job, shape: Shape) -> None:
                 f"topic {topic!r} of pipeline {job.name!r} is gone. If it was renamed or deleted "
                 "on purpose, start a pipeline of another name."
             )
-    check_ids(known.topic_ids, now, job)
+    _check_ids(known.topic_ids, now, job)
     _check_losses(_lost(known, job), job, shape)
 
 
-def check_ids(seen: Mapping[str, str], now: Mapping[str, str], job: Job) -> None:
+def _check_ids(seen: Mapping[str, str], now: Mapping[str, str], job: Job) -> None:
     for topic, topic_id in now.items():
         if seen.get(topic, topic_id) != topic_id:
             raise LostRangeError(
