@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.audit.comparing import compared, strangers
-from tallygate.audit.digests import Digests, contradict, differing, stretch
+from tallygate.audit.digests import Digests, contradict, differing, parts_of, stretch
 from tallygate.ledger.ranges import Range
 
 CHECKED = [Range("t", 0, 50, 350)]
@@ -16,11 +16,11 @@ NAN, INFINITE = float("nan"), float("inf")
 def test_only_stretches_that_differ_are_looked_at() -> None:
     same = {("t", 0, 0): (50, 1, 1), ("t", 0, 1): (100, 2, 2), ("t", 0, 3): (50, 3, 3)}
     mine, theirs = Digests(same, 0), Digests({**same, ("t", 0, 1): (100, 2, 9)}, 0)
-    assert differing(mine, mine, 100, CHECKED) == []
-    assert differing(mine, theirs, 100, CHECKED) == [Range("t", 0, 100, 200)]
+    assert parts_of(differing(mine, mine), 100, CHECKED) == []
+    assert parts_of(differing(mine, theirs), 100, CHECKED) == [Range("t", 0, 100, 200)]
     more = Digests({**same, ("t", 0, 2): (1, 0, 0)}, 0)
-    assert differing(mine, more, 100, CHECKED) == [Range("t", 0, 200, 300)]
-    assert differing(mine, Digests({}, 0), 100, CHECKED) == [
+    assert parts_of(differing(mine, more), 100, CHECKED) == [Range("t", 0, 200, 300)]
+    assert parts_of(differing(mine, Digests({}, 0)), 100, CHECKED) == [
         Range("t", 0, 50, 200),
         Range("t", 0, 300, 350),
     ]
@@ -28,7 +28,7 @@ def test_only_stretches_that_differ_are_looked_at() -> None:
 
 def test_a_sum_that_overflowed_proves_nothing() -> None:
     broken = Digests({("t", 0, 0): (50, None, 1)}, 0)
-    assert differing(broken, broken, 100, CHECKED) == [Range("t", 0, 50, 100)]
+    assert parts_of(differing(broken, broken), 100, CHECKED) == [Range("t", 0, 50, 100)]
     assert not contradict(broken, broken)
     assert not contradict(broken, Digests({("t", 0, 0): (50, 7, 1)}, 0))
     assert contradict(broken, Digests({("t", 0, 0): (50, 7, 2)}, 0))

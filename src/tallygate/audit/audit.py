@@ -56,8 +56,9 @@ def audit(
         late = evidence.claims.letters if pipeline.dead_letters.late else frozenset()
         source = Source(pipeline, spark, connection, statics, checkpoint, late)
         stream, _ = look(pipeline.job(spark, settings, {}))
-        case = Case(source, evidence, scope, noted, stream)
-        found = check(case, partial=scope is not whole, sampled=sample is not None)
+        within = None if sample is None else scope.ranges
+        case = Case(source, evidence, scope, noted, stream, within)
+        found = check(case, partial=scope is not whole)
         report = _report(pipeline, evidence, scope, noted, found)
     if sample is not None:
         said = sureness(report.records, len(scope.ranges), sum(map(len, asked.ranges)))

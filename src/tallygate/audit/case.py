@@ -13,6 +13,7 @@ from tallygate.audit.recompute import Noted, Source, without
 from tallygate.audit.scope import Scope
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.letters import Coordinates
+from tallygate.ledger.ranges import Range
 from tallygate.spark.plan import Plan, name_of, walk
 
 __all__ = ["Case", "Found", "gives_one_each", "operators", "sums_doubles"]
@@ -54,6 +55,8 @@ class Case:
     noted: Noted
     stream: Plan
     """Of the pipeline as it runs: a batch has no watermarks."""
+    within: tuple[Range, ...] | None = None
+    """What the sink's rows are read of, if not all of them are."""
 
     @property
     def claims(self) -> Claims:
@@ -87,17 +90,17 @@ class Case:
     def kept(self, plan: Plan) -> DataFrame:
         """What should be in the sink: rows of records that are dead letters, because the target
         refused them, should not."""
-        return without(plan.frame, self._refused) if plan.carries and self._refused else plan.frame
+        return without(plan.frame, self.refused) if plan.carries and self.refused else plan.frame
 
     def seen(self, plan: Plan, rows: DataFrame) -> DataFrame:
         """The same of what is in the sink: of several rows that a record gives, some may have been
         taken. If it gives one, that is not to be there."""
-        if gives_one_each(plan.frame) or not self._refused:
+        if gives_one_each(plan.frame) or not self.refused:
             return rows
-        return without(rows, self._refused)
+        return without(rows, self.refused)
 
     @property
-    def _refused(self) -> Collection[Coordinates]:
+    def refused(self) -> Collection[Coordinates]:
         """Records whose rows the sink may have refused."""
         return self.claims.letters if self.evidence.refuses else ()
 

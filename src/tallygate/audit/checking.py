@@ -17,11 +17,10 @@ from tallygate.spark.plan import read_plan
 __all__ = ["check"]
 
 
-def check(case: Case, *, partial: bool, sampled: bool) -> Found:
-    """`partial` says that not all records are to be checked; `sampled` that only some rows of the
-    sink are to be read."""
+def check(case: Case, *, partial: bool) -> Found:
+    """`partial` says that not all records are to be checked."""
     plan = read_plan(case.source.recomputed(case.scope.ranges, case.noted))
-    rows = case.evidence.rows(case.scope.ranges if sampled else None)
+    rows = case.evidence.rows(case.within)
     located = (
         plan.carries
         and case.mode == "append"

@@ -11,7 +11,8 @@ from pyspark.sql import functions as f
 from tallygate.audit.case import Case, Found, gives_one_each
 from tallygate.audit.comparable import Sides
 from tallygate.audit.comparing import EXAMPLES, Compared, compared
-from tallygate.audit.digests import contradict, differing, digests, stretch
+from tallygate.audit.digests import Stretch, contradict, differing, digests, parts_of, stretch
+from tallygate.audit.quick import Quick
 from tallygate.audit.records import records
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.ranges import Range
@@ -28,14 +29,21 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     ranges = case.scope.ranges
     claimed = list(case.claims.reached.values())
     size = stretch(ranges)
+    quick = Quick.of(case, sides, rows, size)
+    unsure: set[Stretch] = set()
     with ThreadPoolExecutor(2) as pool:  # while one side waits, the other works
-        first = pool.submit(digests, sides.expected, sides.content, size, ranges, claimed)
-        second = pool.submit(digests, sides.found, sides.content, size, ranges, claimed)
-    mine, theirs = first.result(), second.result()
-    wrong = differing(mine, theirs, size, ranges)
+        if quick is not None:
+            there = pool.submit(quick.found)
+            mine, unsure = pool.submit(quick.expected).result()
+        else:
+            there = pool.submit(digests, sides.found, sides.content, size, ranges, claimed)
+            mine = digests(sides.expected, sides.content, size, ranges, claimed)
+    theirs = there.result()
+    wrong = parts_of(differing(mine, theirs) | unsure, size, ranges)
     inside = _row_by_row(case, wrong, rows) if wrong else ()
     outside = _outside(sides.found, claimed) if theirs.outside else ()
     unknown = list(sides.unknown)
+    unknown += [f"two readings of {each} do not agree" for each in parts_of(unsure, size, ranges)]
     vanished = not inside and contradict(mine, theirs)
     if vanished or sum(each.count for each in outside) != theirs.outside:
         unknown.append(f"two readings of {case.evidence.target} do not agree")
@@ -52,9 +60,14 @@ def _row_by_row(case: Case, wrong: Sequence[Range], rows: DataFrame) -> tuple[An
     """Only the parts whose digests differ; what is noted there has been noted already."""
     plan = read_plan(case.source.recomputed(wrong, case.noted.aside("again")))
     sides = _sides(case, plan, rows)
-    inside = sides.found.where(within(wrong))
-    done = compared(sides.expected, inside, COORDINATES, sides.content)
-    return _never_sent(case, done, sides.expected, inside, wrong)
+    # The parts may hold more than what is to be checked.
+    expected, found = (each.where(_to_check(case, wrong)) for each in (sides.expected, sides.found))
+    done = compared(expected, found, COORDINATES, sides.content)
+    return _never_sent(case, done, expected, found, wrong)
+
+
+def _to_check(case: Case, wrong: Sequence[Range]) -> Column:
+    return within(wrong) & within(case.scope.ranges)
 
 
 def _never_sent(

@@ -15,7 +15,7 @@ from tallygate.audit.comparable import content_hash
 from tallygate.ledger.ranges import Place, Range
 from tallygate.sinks.tasks import within
 
-__all__ = ["Digests", "contradict", "differing", "digests", "stretch"]
+__all__ = ["Digests", "Stretch", "contradict", "differing", "digests", "parts_of", "stretch"]
 
 FEWEST, MOST_STRETCHES = 4096, 20_000
 INSIDE, AROUND, OUTSIDE = 0, 1, 2
@@ -81,18 +81,25 @@ def digests(
     return Digests(inside, sum(row["rows"] for row in rows if row["lies"] == OUTSIDE))
 
 
-def differing(
-    expected: Digests, found: Digests, size: int, checked: Iterable[Range]
-) -> list[Range]:
-    """The parts of the ranges in which the digests are not the same."""
-    wrong: dict[Place, set[int]] = {}
-    for one in expected.inside.keys() | found.inside.keys():
-        mine, theirs = expected.inside.get(one), found.inside.get(one)
-        if mine != theirs or mine is None or mine[1] is None:
-            wrong.setdefault(one[:2], set()).add(one[2])
+def differing(expected: Digests, found: Digests) -> set[Stretch]:
+    """The stretches whose digests are not the same."""
+    both = expected.inside.keys() | found.inside.keys()
+    return {one for one in both if not _equal(expected.inside.get(one), found.inside.get(one))}
+
+
+def _equal(mine: Digest | None, theirs: Digest | None) -> bool:
+    return mine is not None and mine[1] is not None and mine == theirs
+
+
+def parts_of(stretches: Iterable[Stretch], size: int, checked: Iterable[Range]) -> list[Range]:
+    """The parts of the ranges that lie in these stretches; a few large ones, which may hold more
+    than the ranges do, rather than many."""
+    numbers: dict[Place, list[int]] = {}
+    for topic, partition, number in sorted(stretches):
+        numbers.setdefault((topic, partition), []).append(number)
     parts = []
     for each in checked:
-        for number in sorted(wrong.get(each.place, ())):
+        for number in numbers.get(each.place, ()):
             start, until = max(each.start, number * size), min(each.until, (number + 1) * size)
             if start < until:
                 parts.append(Range(*each.place, start, until))

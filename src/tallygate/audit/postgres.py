@@ -17,7 +17,7 @@ from tallygate.errors import LedgerError
 from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.postgres.connecting import connect
-from tallygate.postgres.reading import Snapshot
+from tallygate.postgres.reading import Snapshot, Through
 from tallygate.quoting import single_quoted
 from tallygate.sinks.postgres.table import Target
 from tallygate.spec import Postgres
@@ -40,8 +40,11 @@ class TableEvidence:
     def target(self) -> str:
         return str(self.table)
 
-    def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
-        return self.snapshot.rows(self.spark, "true" if within is None else _where(within))
+    def rows(
+        self, within: Sequence[Range] | None = None, through: Through | None = None
+    ) -> DataFrame:
+        where = "true" if within is None else _where(within)
+        return self.snapshot.rows(self.spark, where, through)
 
     def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
         return frame

@@ -3,7 +3,7 @@ batch mode."""
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,10 @@ class Noted:
     def saw(self, raw: pa.RecordBatch) -> None:
         first = [raw.column(name)[0].as_py() for name in ("topic", "partition", "offset")]
         self._write("blocks", [[*first, raw.num_rows]])
+
+    def counted(self, records: Mapping[Coordinates, int]) -> None:
+        """How many records there are in blocks that begin at these coordinates."""
+        self._write("blocks", [[*at, count] for at, count in records.items()])
 
     def unfit(self) -> set[Coordinates]:
         return {(topic, number, offset) for topic, number, offset in self._read("letters")}

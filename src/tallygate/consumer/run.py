@@ -429,10 +429,7 @@ class _Run:
                 time.sleep(0.5)
 
     def _watermarks(self, place: Place) -> tuple[int, int]:
-        with clients.explained(self._connection, f"asking for the ends of {place[0]}/{place[1]}"):
-            found = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=30)
-        assert found is not None
-        return found
+        return clients.ends(self._consumer, place, self._connection, timeout=30)
 
     def _check_range(self, place: Place, offset: int | None, error: KafkaError) -> None:
         """Raise if records are lost; else the refusal was an old one, as of a leader that did not

@@ -10,13 +10,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tallygate.errors import ConfigError, TallygateError, TopicError, UnreachableError
 from tallygate.kafka.connection import Connection
+from tallygate.waiting import wait_until
 
-__all__ = ["GROUPLESS", "PASSING", "admin", "answer", "consumer", "explained", "producer"]
+__all__ = [
+    "GROUPLESS",
+    "NOT_YET",
+    "PASSING",
+    "admin",
+    "answer",
+    "consumer",
+    "ends",
+    "explained",
+    "producer",
+]
 
 T = TypeVar("T")
 REFUSAL_TIMEOUT = 3.0
@@ -47,6 +58,16 @@ PASSING = _UNREACHABLE | {
 known of those that come as messages.)"""
 GROUPLESS = PASSING | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 """The same for one that has no use for its group: librdkafka asks for the coordinator anyway."""
+NOT_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""What a broker says that has only just become a leader and does not know of that yet, or of the
+topic, though all name it: it is to be asked again."""
 _CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
 
@@ -69,6 +90,26 @@ def consumer(connection: Connection, **properties: Any) -> Consumer:
         "fetch_queue_backoff_ms": 5,
     }
     return _make(Consumer, connection, {**defaults, **properties})
+
+
+def ends(
+    client: Consumer, place: tuple[str, int], connection: Connection, timeout: float
+) -> tuple[int, int]:
+    """Where a partition begins and ends."""
+
+    def asked() -> tuple[int, int] | None:
+        try:
+            return client.get_watermark_offsets(TopicPartition(*place), timeout=timeout)
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+                raise
+            return None
+
+    deadline = time.monotonic() + timeout
+    with explained(connection, f"asking for the ends of {place[0]}/{place[1]}"):
+        found = wait_until(asked, 2 * timeout, "no end", error=UnreachableError)
+    assert found is not None
+    return found
 
 
 def _make(kind: Callable[..., T], connection: Connection, properties: Mapping[str, Any]) -> T:

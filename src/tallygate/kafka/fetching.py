@@ -42,6 +42,8 @@ RECORDS = pa.schema(
     ]
 )
 """A record as Spark's Kafka source gives it, without what nobody asks for."""
+BARE = pa.schema([each for each in RECORDS if each.name not in ("key", "timestamp")])
+"""The same without what takes time to ask for, if the value is all that counts."""
 HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """Come with it if they are asked for; and their type, as Spark calls it."""
@@ -57,9 +59,12 @@ def fetch(
     patience: float = PATIENCE,
     *,
     headers: bool = False,
+    bare: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges, in blocks of one partition each, in order within a partition."""
-    reading = _Reading({each.place: each for each in ranges if len(each)}, connection, headers)
+    """The records of the ranges, in blocks of one partition each, in order within a partition;
+    `bare` ones have no key and no timestamp."""
+    planned = {each.place: each for each in ranges if len(each)}
+    reading = _Reading(planned, connection, headers, bare)
     if not reading.left:
         return
     with _pooled(connection) as consumer:
@@ -87,9 +92,12 @@ def fetch(
 
 
 class _Reading:
-    def __init__(self, left: dict[Place, Range], connection: Connection, headers: bool) -> None:
-        self.left, self._connection, self._headers = left, connection, headers
+    def __init__(
+        self, left: dict[Place, Range], connection: Connection, headers: bool, bare: bool = False
+    ) -> None:
+        self.left, self._connection = left, connection
         """What has not been seen yet."""
+        self._headers, self._bare = headers, bare
         self.refused: set[Place] = set()
         """Where Kafka said that the offset is not there."""
         # Asking each message for its topic costs more than for its number.
@@ -103,8 +111,7 @@ class _Reading:
         """Raise if records are lost that were to be read; else the refusal was an old one."""
         for place in self.refused & self.left.keys():
             wanted = self.left[place]
-            with clients.explained(self._connection, f"asking for the ends of {_named(place)}"):
-                first, end = consumer.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT)
+            first, end = clients.ends(consumer, place, self._connection, ANSWER_TIMEOUT)
             if first > wanted.start:
                 lost = min(first, wanted.until) - wanted.start
                 raise LostRangeError(
@@ -137,7 +144,7 @@ class _Reading:
         fit = bisect_left(offsets, wanted.until)
         self._seen(wanted, offsets[-1] + 1)
         if fit:
-            block = _block(place, run[:fit], offsets[:fit])
+            block = _block(place, run[:fit], offsets[:fit], BARE if self._bare else RECORDS)
             yield block if not self._headers else _with_headers(block, run[:fit])
 
     def _seen(self, wanted: Range, until: int) -> None:
@@ -174,19 +181,20 @@ def _place(message: Message) -> Place:
     return message.topic() or "", message.partition() or 0
 
 
-def _block(place: Place, run: list[Message], offsets: list[int]) -> pa.RecordBatch:
-    times = pa.array([message.timestamp()[1] for message in run], pa.timestamp("ms", "UTC"))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([message.key() for message in run], pa.binary()),
-            pa.array([message.value() for message in run], pa.binary()),
-            pa.repeat(pa.scalar(place[0]), len(run)),
-            pa.repeat(pa.scalar(place[1], pa.int32()), len(run)),
-            pa.array(offsets, pa.int64()),
-            times.cast(pa.timestamp("us", "UTC")),
-        ],
-        schema=RECORDS,
-    )
+def _block(
+    place: Place, run: list[Message], offsets: list[int], schema: pa.Schema
+) -> pa.RecordBatch:
+    columns = {
+        "value": pa.array([message.value() for message in run], pa.binary()),
+        "topic": pa.repeat(pa.scalar(place[0]), len(run)),
+        "partition": pa.repeat(pa.scalar(place[1], pa.int32()), len(run)),
+        "offset": pa.array(offsets, pa.int64()),
+    }
+    if schema is RECORDS:
+        times = pa.array([message.timestamp()[1] for message in run], pa.timestamp("ms", "UTC"))
+        columns["key"] = pa.array([message.key() for message in run], pa.binary())
+        columns["timestamp"] = times.cast(pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:

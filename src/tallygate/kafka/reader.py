@@ -43,14 +43,6 @@ ANSWER_TIMEOUT = 10.0
 MOMENT = 2.0
 """How long open transactions are waited for. A commit takes some milliseconds to be seen, or a few
 hundred while brokers are busy."""
-NOT_YET = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-}
 
 Ends = dict[tuple[str, int], int]
 
@@ -261,7 +253,7 @@ def list_offsets(
         try:
             return {(at.topic, at.partition): each.result().offset for at, each in futures.items()}
         except KafkaException as error:
-            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+            if error.args[0].code() not in clients.NOT_YET or time.monotonic() > deadline:
                 raise
             return {}
 

@@ -6,7 +6,7 @@ table at one moment, for as long as that other one lasts. Rows come by binary CO
 Arrow, and nothing is made of single values on the way.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import adbc_driver_postgresql.dbapi as adbc
@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tallygate.quoting import double_quoted
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "Through"]
 
 PARTS_PER_CORE = 2
 _AS_THEY_ARE = (
@@ -29,6 +29,10 @@ _AS_THEY_ARE = (
     pa.types.is_timestamp,
 )
 
+Step = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Through = tuple[Step, str]
+"""A step that rows are taken through, and the columns that it gives, as Spark writes them."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -40,8 +44,11 @@ class Snapshot:
     id: str
     pages: int
 
-    def rows(self, spark: SparkSession, where: str = "true") -> DataFrame:
-        """All columns; those of types that Arrow or Spark do not have come as text."""
+    def rows(
+        self, spark: SparkSession, where: str = "true", through: Through | None = None
+    ) -> DataFrame:
+        """All columns; those of types that Arrow or Spark do not have come as text. Or what a step
+        makes of them, in the workers that read them."""
         with adbc.connect(self.dsn) as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.table} LIMIT 0")
             given = cursor.fetch_arrow_table().schema
@@ -53,19 +60,25 @@ class Snapshot:
             fields.append(pa.field(field.name, field.type if plain else pa.string()))
         query = f"SELECT {', '.join(columns)} FROM {self.table} WHERE ({where})"
         parts = self._parts(spark.sparkContext.defaultParallelism * PARTS_PER_CORE)
-        task = _Task(self.dsn, query, self.id, pa.schema(fields), parts)
+        schema = pa.schema(fields)
+        task = _Task(self.dsn, query, self.id, schema, parts)
+        step, made = through or (_as_they_come, from_arrow_schema(schema))
 
         def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return task.run(blocks)
+            return step(task.run(blocks))
 
         numbers = spark.range(0, len(parts), 1, len(parts))  # one for each task
-        return numbers.mapInArrow(run, from_arrow_schema(pa.schema(fields)))
+        return numbers.mapInArrow(run, made)
 
     def _parts(self, most: int) -> list[tuple[int, int | None]]:
         """Stretches of pages; the last one has no end, for the table may have grown."""
         count = max(1, min(most, self.pages))
         ends = [self.pages * number // count for number in range(1, count)]
         return list(zip([0, *ends], [*ends, None], strict=True))
+
+
+def _as_they_come(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return iter(blocks)
 
 
 @dataclass(frozen=True)

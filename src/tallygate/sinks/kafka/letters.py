@@ -77,10 +77,7 @@ class LetterCount:
 
     def count(self) -> int:
         for place in self._places:
-            with clients.explained(self._connection, "counting dead letters"):
-                first, end = self._consumer.get_watermark_offsets(
-                    TopicPartition(*place), ANSWER_TIMEOUT
-                )
+            first, end = clients.ends(self._consumer, place, self._connection, ANSWER_TIMEOUT)
             new = Range(*place, max(first, self._at.get(place, 0)), end)
             for block in fetch([new], self._connection, headers=True):
                 self.counted += sum(map(self._is_ours, block.column(HEADERS.name).to_pylist()))
