@@ -32,7 +32,9 @@ def row_hashes(columns: Sequence[pa.Array]) -> Numbers:
         values = _values(column)
         if column.null_count:
             values = np.where(np.asarray(column.is_null()), _NULL, values)
-        found = _mixed(found * _STEP + values)
+        found *= _STEP
+        found += values
+        _mixed(found)
     return found
 
 
@@ -65,18 +67,22 @@ def _texts(column: pa.Array) -> Numbers:
         text[:-_WORD] = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
     ends -= ends[0]
     lengths = np.diff(ends)
-    words = np.maximum(1, (lengths + _WORD - 1) // _WORD)
+    words = np.maximum(1, (lengths + _WORD - 1) >> 3)
     firsts = np.cumsum(words) - words
-    number = np.arange(words.sum()) - np.repeat(firsts, words)
+    before = (np.arange(words.sum()) - np.repeat(firsts, words)) * _WORD  # in the same text
     anywhere = np.ndarray(len(text) - _WORD + 1, "<u8", text, strides=(1,))
-    read = anywhere[np.repeat(ends[:-1], words) + _WORD * number]
-    left = np.minimum(_WORD, np.repeat(lengths, words) - _WORD * number)
-    scrambled = _mixed((read & _KEPT[left]) + (number.astype(np.uint64) + np.uint64(1)) * _STEP)
-    sums: Numbers = np.add.reduceat(scrambled, firsts)
+    read = anywhere[np.repeat(ends[:-1], words) + before]
+    read &= _KEPT[np.minimum(_WORD, np.repeat(lengths, words) - before)]
+    read += (before + 1).view(np.uint64) * _STEP
+    sums: Numbers = np.add.reduceat(_mixed(read), firsts)
     return _mixed(sums + lengths.astype(np.uint64))
 
 
 def _mixed(numbers: Numbers) -> Numbers:
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND
-    return numbers ^ (numbers >> np.uint64(31))
+    """In place."""
+    numbers ^= numbers >> np.uint64(30)
+    numbers *= _FIRST
+    numbers ^= numbers >> np.uint64(27)
+    numbers *= _SECOND
+    numbers ^= numbers >> np.uint64(31)
+    return numbers

@@ -26,6 +26,7 @@ from tallygate.cli import (
 )
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
+from tallygate.collecting import collect_seldom
 from tallygate.errors import TallygateError
 
 __all__ = ["app", "main"]
@@ -72,6 +73,7 @@ def _root(
 
 
 def main() -> None:
+    collect_seldom()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("TALLYGATE_DEBUG"))
     try:

@@ -122,7 +122,10 @@ class _Reading:
         self.refused.clear()
 
     def blocks(self, messages: list[Message]) -> Iterator[pa.RecordBatch]:
-        records = [message for message in messages if message.error() is None]
+        # `map` over a method takes two thirds of the time of a comprehension.
+        records = messages
+        if any(map(Message.error, messages)):
+            records = [message for message in messages if message.error() is None]
         if self._only_topic is not None:
             numbers: Callable[[Message], int | None] = Message.partition
             for number, run in groupby(records, numbers):
@@ -138,7 +141,7 @@ class _Reading:
         wanted = self.left.get(place)
         if wanted is None:
             return  # read ahead of the range's end
-        offsets = [message.offset() or 0 for message in run]
+        offsets: list[int] = list(map(Message.offset, run))  # type: ignore[arg-type]
         if offsets[0] < wanted.start:
             raise LostRangeError(_CUT.format(f"{_named(place)} went back to {offsets[0]}", wanted))
         fit = bisect_left(offsets, wanted.until)
@@ -185,14 +188,14 @@ def _block(
     place: Place, run: list[Message], offsets: list[int], schema: pa.Schema
 ) -> pa.RecordBatch:
     columns = {
-        "value": pa.array([message.value() for message in run], pa.binary()),
+        "value": pa.array(list(map(Message.value, run)), pa.binary()),
         "topic": pa.repeat(pa.scalar(place[0]), len(run)),
         "partition": pa.repeat(pa.scalar(place[1], pa.int32()), len(run)),
         "offset": pa.array(offsets, pa.int64()),
     }
     if schema is RECORDS:
         times = pa.array([message.timestamp()[1] for message in run], pa.timestamp("ms", "UTC"))
-        columns["key"] = pa.array([message.key() for message in run], pa.binary())
+        columns["key"] = pa.array(list(map(Message.key, run)), pa.binary())
         columns["timestamp"] = times.cast(pa.timestamp("us", "UTC"))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tallygate.collecting import collect_seldom
 from tallygate.errors import (
     FencedError,
     LostRangeError,
@@ -100,6 +101,7 @@ def run_tasks(
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         insist_on_whole_input()
+        collect_seldom()  # the worker may be of another daemon than ours
         return task(blocks)
 
     with keepers_heard():

@@ -3,7 +3,8 @@
 For every task `pyspark.worker` calls `importlib.invalidate_caches()`, after which Python reads the
 directory of each zip and jar on `sys.path` again: 0.2 s a task, far more than a small batch takes.
 The archives of a running application do not change, so here that one step does nothing. What tasks
-import is imported once, before the workers are forked from this process.
+import is imported once, before the workers are forked from this process, and Python looks for
+garbage less often (see `collecting`).
 
 Spark runs this module by its name (`spark.python.daemon.module`), wherever the workers are; it
 needs Tallygate installed there, as the sinks do.
@@ -40,4 +41,7 @@ if __name__ == "__main__":
 
     from pyspark.daemon import manager
 
+    from tallygate.collecting import collect_seldom
+
+    collect_seldom()
     manager()  # type: ignore[no-untyped-call]
