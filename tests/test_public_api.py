@@ -14,7 +14,17 @@ ROOT = SOURCE.parent.parent
 
 # Lower parts never import higher ones. Parts on one line may import each other.
 LAYERS = (
-    ("errors", "waiting", "paths", "units", "progress", "exchange", "quoting", "pool"),
+    (
+        "errors",
+        "waiting",
+        "paths",
+        "units",
+        "progress",
+        "exchange",
+        "quoting",
+        "pool",
+        "collecting",
+    ),
     ("process", "ports", "settings", "failpoints"),
     ("records.record", "records.files", "records.avro", "records.shape"),
     (
@@ -90,19 +100,21 @@ LAYERS = (
     ("pipeline.running",),
     ("pipeline.pipeline", "pipeline.status", "pipeline.init"),
     ("pipeline.rebuild",),
-    ("audit.verdict", "audit.records", "audit.unsteady"),
+    ("audit.verdict", "audit.records", "audit.unsteady", "audit.hashing"),
     ("audit.comparable",),
     ("audit.claims", "audit.comparing", "audit.digests"),
     (
         "audit.groups",
         "audit.history",
+        "audit.tallying",
         "audit.readings",
         "audit.recompute",
         "audit.scope",
     ),
     ("audit.delta", "audit.kafka", "audit.parquet", "audit.postgres", "audit.watermarks"),
     ("audit.case", "audit.evidence"),
-    ("audit.contents", "audit.coordinates"),
+    ("audit.contents", "audit.quick"),
+    ("audit.coordinates",),
     ("audit.checking",),
     ("audit.audit", "audit.trace"),
     ("drills.outcome", "drills.subject", "drills.jobs", "drills.proxy", "drills.ground"),
