@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tallygate.errors import ConfigError
-from tallygate.spec import load_spec
+from tallygate.spec import Files, PipelineSpec, Postgres, load_spec
 
 FILE = """\
 name: n
@@ -82,6 +82,27 @@ def test_options_cannot_undo_what_is_promised(
 def test_options_that_promise_the_same_or_other_things_are_passed_on(tmp_path: Path) -> None:
     harmless = "failOnDataLoss: 'true', kafka.isolation.level: read_committed, minPartitions: '8'"
     _load(tmp_path, FILE.replace("text}", f"text, options: {{{harmless}}}}}"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("mode", "DROPMALFORMED", "neither dropped nor made null"),
+        ("maxFileAge", "1d", "older files would be skipped in silence"),
+        ("ignoreMissingFiles", "true", "skipped in silence"),
+        ("ignoreCorruptFiles", "true", "skipped in silence"),
+        ("fileNameOnly", "true", "taken for one"),
+        ("maxFilesPerTrigger", "1", "`max_files` says"),
+    ],
+)
+def test_options_of_files_cannot_undo_it_either(option: str, value: str, said: str) -> None:
+    def files(**options: str) -> PipelineSpec:
+        source = Files("rows", format="csv", schema="id long", options=options)
+        return PipelineSpec(name="p", source=source, sink=Postgres("t"))
+
+    with pytest.raises(ValueError, match=f"has the option {option} of source: .*{said}"):
+        files(**{option: value})
+    files(header="true", mode="FAILFAST")
 
 
 def test_what_the_page_shows_can_be_loaded(tmp_path: Path) -> None:

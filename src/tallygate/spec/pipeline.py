@@ -1,7 +1,7 @@
 """A pipeline as data: one model, written in Python or in YAML."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,11 @@ SPLITS = ("minpartitions", "maxrecordsperpartition")
 """Options of Spark's Kafka source by which several tasks share a partition."""
 PREVIOUS = "previous"
 """What a step without a name is called by the step after it."""
-HARMLESS = {"failondataloss": "true", "kafka.isolation.level": "read_committed"}
+HARMLESS = {
+    "failondataloss": "true",
+    "kafka.isolation.level": "read_committed",
+    "mode": "failfast",
+}
 """Options on which the delivery rests, and what they always are."""
 INSTEAD = {
     "failondataloss": "lost records would be skipped in silence; to go on without them, start with "
@@ -35,6 +39,15 @@ INSTEAD = {
     "assign": "`topic` or `pattern` says what is read",
 }
 """Options of Spark's Kafka source, or how they begin, that are not the user's to set, and why."""
+INSTEAD_OF_FILES = {
+    "mode": "a line that does not fit stops the pipeline, and is neither dropped nor made null",
+    "maxfileage": "older files would be skipped in silence",
+    "ignoremissingfiles": "what is gone would be skipped in silence",
+    "ignorecorruptfiles": "what cannot be read would be skipped in silence",
+    "filenameonly": "files of one name in two folders would be taken for one",
+    "maxfilespertrigger": "`max_files` says how many make a batch",
+}
+"""The same of its sources of files."""
 
 
 class DeadLetters(Part):
@@ -145,12 +158,14 @@ class PipelineSpec(Part):
             if not isinstance(source, Kafka):
                 if len(self.streams) > 1:
                     raise ValueError(f"has several sources, which must all be Kafka; {name} is not")
+                if isinstance(source, Files):
+                    _check_options(name, source.options, INSTEAD_OF_FILES)
                 continue
             for topic in source.topic:
                 if topic in topics:
                     raise ValueError(f"reads topic {topic!r} twice; one position stands for both")
                 topics.add(topic)
-            _check_options(name, source)
+            _check_options(name, source.options, INSTEAD)
             splits = [each for each in source.options if each.lower() in SPLITS]
             if splits and isinstance(self.sink, KafkaSink):
                 raise ValueError(
@@ -188,12 +203,12 @@ class PipelineSpec(Part):
             taken.add(name)
 
 
-def _check_options(name: str, source: Kafka) -> None:
+def _check_options(name: str, options: Mapping[str, str], instead: Mapping[str, str]) -> None:
     """Refuse options that would undo the delivery, or say something else than the fields do."""
-    for option, value in source.options.items():
+    for option, value in options.items():
         given = option.lower()
         if HARMLESS.get(given) == value.lower():
             continue
-        for taken, why in INSTEAD.items():
+        for taken, why in instead.items():
             if given.startswith(taken):
                 raise ValueError(f"has the option {option} of {name}: {why}; remove the option")
