@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallygate.audit.hashing import row_hashes
+from tallygate.audit.hashing import _NULL, row_hashes
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), min_size=1, max_size=20)
 
@@ -48,6 +48,23 @@ def test_no_byte_of_a_text_is_passed_over() -> None:
 )
 def test_values_that_differ_have_other_numbers(values: list[object], kind: pa.DataType) -> None:
     assert len(set(row_hashes([pa.array(values, kind)]).tolist())) == len(values)
+
+
+def test_no_value_has_the_number_of_a_null() -> None:
+    """Not even the one that stands for nulls within."""
+    for value in (0, _NULL.astype(np.int64).item(), 1):
+        with_null = pa.array([value, None], pa.int64())
+        first = pa.array([5, 5], pa.int64())
+        for columns in ([with_null], [first, with_null]):
+            assert len(set(row_hashes(columns).tolist())) == 2
+
+
+def test_a_text_has_one_number_in_every_type_of_text() -> None:
+    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    numbers = [row_hashes([pa.array(["7", None, "x" * 20], kind)]).tolist() for kind in kinds]
+    assert numbers == [numbers[0]] * 4
+    with pytest.raises(TypeError, match="have no hash"):
+        row_hashes([pa.array([[1]])])
 
 
 def test_the_same_value_has_one_number_in_every_width() -> None:

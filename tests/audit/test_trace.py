@@ -75,6 +75,19 @@ def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
         _back(flow, "nonsense = 1")
 
 
+def test_a_record_whose_key_was_there_before_is_replaced(flow: Flow) -> None:
+    """A table that appends by key keeps the first row of each."""
+    fields = {"sink": Postgres(flow.name, key="account")}
+    flow.send(6, partition=0)
+    flow.run(**fields)
+    later = _followed(flow, 5, **fields)
+    assert (later.became, later.right) == ("replaced", True)
+    assert [row["id"] for row in later.rows] == [0]
+    assert _followed(flow, 0, **fields).became == "row"
+    flow.execute("DELETE FROM {table} WHERE account = 'a0'")
+    assert _followed(flow, 5, **fields).became == "missing"
+
+
 def test_a_record_of_an_aggregate_has_no_row_of_its_own(flow: Flow) -> None:
     sink = Postgres(flow.name, mode="upsert", key="account")
     counts = "SELECT account, count(*) AS payments FROM source GROUP BY account"

@@ -14,9 +14,10 @@ from tallygate.audit.scope import Scope
 from tallygate.audit.verdict import Anomaly
 from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
+from tallygate.pipeline.pipeline import Pipeline
 from tallygate.spark.plan import Plan, name_of, walk
 
-__all__ = ["Case", "Found", "gives_one_each", "operators", "sums_doubles"]
+__all__ = ["Case", "Found", "gives_one_each", "kept_by", "operators", "sums_doubles"]
 
 _ADDS = re.compile("Aggregate|Groups|WithState")
 _DOUBLE = re.compile("[:<](double|float)[,>]")
@@ -68,10 +69,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that identify a row; none if all rows are kept."""
-        if isinstance(self.evidence, TopicEvidence):
-            return ("key",) if self.evidence.compacted else ()
-        return tuple(getattr(self.source.pipeline.sink, "key", ()))
+        return kept_by(self.evidence, self.source.pipeline)
 
     def keeps_last(self, plan: Plan) -> bool:
         """Whether the row of a key is its last record's, by the order of their offsets. In lanes
@@ -103,6 +101,13 @@ class Case:
     def refused(self) -> Collection[Coordinates]:
         """Records whose rows the sink may have refused."""
         return self.claims.letters if self.evidence.refuses else ()
+
+
+def kept_by(evidence: Evidence, pipeline: Pipeline) -> tuple[str, ...]:
+    """The columns of which the sink keeps one row for each value; none if all rows are kept."""
+    if isinstance(evidence, TopicEvidence):
+        return ("key",) if evidence.compacted else ()
+    return tuple(getattr(pipeline.sink, "key", ()))
 
 
 def gives_one_each(frame: DataFrame) -> bool:

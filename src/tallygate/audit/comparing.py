@@ -18,7 +18,7 @@ from tallygate.audit.comparable import content_hash
 from tallygate.audit.verdict import Anomaly
 from tallygate.quoting import backticked
 
-__all__ = ["EXAMPLES", "Compared", "compared", "strangers"]
+__all__ = ["EXAMPLES", "Compared", "compared", "same", "strangers"]
 
 EXAMPLES = 5
 UNSURE = "unsure"
@@ -45,7 +45,7 @@ def compared(
     columns `content` to the last bit, the columns `close` nearly."""
     mine = _summed(expected, by, content, close).alias("mine")
     theirs = _summed(found, by, content, close).alias("theirs")
-    joined = mine.join(theirs, _same([f"by{n}" for n in range(len(by))]), "full_outer")
+    joined = mine.join(theirs, same([f"by{n}" for n in range(len(by))]), "full_outer")
     wanted, there = f.coalesce("mine.rows", f.lit(0)), f.coalesce("theirs.rows", f.lit(0))
     kind = _kind(wanted, there)
     if close:
@@ -73,7 +73,7 @@ def _kind_of_sums(kind: Column, wanted: Column, like: DataFrame, close: Sequence
     """Of several rows in a group only the smallest and the largest numbers are known."""
     bounds = {name: (f"low{n}", f"high{n}") for n, name in enumerate(close)}
     tightly, loosely = (_near(like, bounds, least) for least in (0.0, 1.0))
-    known = _same([f"known{n}" for n in range(len(close))])
+    known = same([f"known{n}" for n in range(len(close))])
     exactly = f.col("mine.exact") == f.col("theirs.exact")
     kind = kind.when(~(known & loosely), "different")
     return kind.when(~exactly & ((wanted > 1) | ~tightly), UNSURE)
@@ -100,8 +100,8 @@ def strangers(
 ) -> list[Anomaly]:
     """Rows whose key should be there, and that equal no row that the transform gives for it."""
     mine, theirs = expected.alias("mine"), found.alias("theirs")
-    like = _same([*by, *content]) & _near(expected, {name: (name,) for name in close}, 1.0)
-    wrong = theirs.join(mine, _same(by), "left_semi").join(mine, like, "left_anti")
+    like = same([*by, *content]) & _near(expected, {name: (name,) for name in close}, 1.0)
+    wrong = theirs.join(mine, same(by), "left_semi").join(mine, like, "left_anti")
     count = wrong.count()
     if not count:
         return []
@@ -120,8 +120,9 @@ def _place(columns: Mapping[str, Column]) -> Column:
     return f.to_json(f.struct(*parts)) if parts else f.lit("{}")
 
 
-def _same(names: Sequence[str]) -> Column:
-    """Whether both sides have the same in these columns; nothing is the same as nothing."""
+def same(names: Sequence[str]) -> Column:
+    """Whether both sides, `mine` and `theirs`, have the same in these columns; nothing is the same
+    as nothing."""
     pairs = [_pair(name) for name in names]
     return reduce(Column.__and__, (a.eqNullSafe(b) for a, b in pairs), f.lit(True))
 

@@ -29,12 +29,12 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     ranges = case.scope.ranges
     claimed = list(case.claims.reached.values())
     size = stretch(ranges)
-    quick = Quick.of(case, sides, rows, size)
+    quick = Quick.of(case, sides, rows, size, claimed)
     unsure: set[Stretch] = set()
     with ThreadPoolExecutor(2) as pool:  # while one side waits, the other works
         if quick is not None:
             there = pool.submit(quick.found)
-            mine, unsure = pool.submit(quick.expected).result()
+            mine, unsure = quick.expected()
         else:
             there = pool.submit(digests, sides.found, sides.content, size, ranges, claimed)
             mine = digests(sides.expected, sides.content, size, ranges, claimed)

@@ -15,7 +15,16 @@ from tallygate.audit.comparable import content_hash
 from tallygate.ledger.ranges import Place, Range
 from tallygate.sinks.tasks import within
 
-__all__ = ["Digests", "Stretch", "contradict", "differing", "digests", "parts_of", "stretch"]
+__all__ = [
+    "Digest",
+    "Digests",
+    "Stretch",
+    "contradict",
+    "differing",
+    "digests",
+    "parts_of",
+    "stretch",
+]
 
 FEWEST, MOST_STRETCHES = 4096, 20_000
 INSIDE, AROUND, OUTSIDE = 0, 1, 2

@@ -20,6 +20,12 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """Factors of a mixer whose every bit of output depends on every bit of input (splitmix64)."""
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD6E8FEB86659FD93)
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_large_string,
+    pa.types.is_large_binary,
+)
 _WORD = 8
 _KEPT = np.array([(1 << (8 * left)) - 1 for left in range(_WORD + 1)], np.uint64)
 """The bits of a word that belong to a text of which so many bytes are left."""
@@ -29,26 +35,29 @@ def row_hashes(columns: Sequence[pa.Array]) -> Numbers:
     """One for each row; nulls count, and so does the order of the columns."""
     found = np.full(len(columns[0]), _STEP)
     for column in columns:
-        values = _values(column)
-        if column.null_count:
-            values = np.where(np.asarray(column.is_null()), _NULL, values)
         found *= _STEP
-        found += values
+        found += _values(column)
         _mixed(found)
+        if column.null_count:
+            # In a way that no value can take: what it adds depends on all that came before.
+            missing = np.asarray(column.is_null())
+            found[missing] = _mixed(found[missing] ^ _NULL)
     return found
 
 
 def _values(column: pa.Array) -> Numbers:
-    """A number for each value; what stands for a null is of no account."""
+    """A number for each value, and some number for a null."""
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return _texts(column)
+    if any(is_text(kind) for is_text in _TEXTS):
+        return _texts(column.cast(pa.binary()).fill_null(b""))
     if pa.types.is_floating(kind):
         return _bits_of_floats(column)
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
     elif pa.types.is_date32(kind):
         column = column.view(pa.int32())
+    elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise TypeError(f"rows with a column of type {kind} have no hash")
     return np.asarray(column.cast(pa.int64()).fill_null(0)).view(np.uint64)
 
 

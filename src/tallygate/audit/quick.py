@@ -1,14 +1,14 @@
-"""Digests of both sides by the workers alone, where a pipeline has no transform.
+"""Digests of both sides by workers, where a pipeline has no transform.
 
-Then nothing needs Spark's JVM: some workers read records from Kafka and decode them, others read
-rows from the table, and both give digests and not rows.
+Then nothing has to be computed by Spark's JVM: some workers read records from Kafka and decode
+them, others see the rows of the sink, and both give digests and not rows.
 
-**The pipeline's reader is not taken at its word.** The workers read as the pipeline does (see
-`kafka.fetching`): what that passes over, both would. So every offset must be accounted for. A
-stretch in which each offset has a record is whole. Where some have none, because of a transaction's
-marker, an aborted record or compaction, Kafka's own client in the JVM counts the records of that
-stretch once more. If the two do not agree, the stretch is compared row by row with what the JVM
-reads, and the verdict is unknown at best.
+**The pipeline's reader is not taken at its word.** The workers read as a pipeline does that has no
+transform (see `kafka.fetching`): what that passes over, both would. So every offset must be
+accounted for. A stretch in which each offset has a record is whole. Where some have none, because
+of a transaction's marker, an aborted record or compaction, Kafka's own client in the JVM reads the
+offsets of that stretch once more. If the two do not see the same ones, the stretch is compared row
+by row with what the JVM reads, and the verdict is unknown at best.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -23,16 +24,17 @@ from pyspark.sql import types as t
 
 from tallygate.audit.case import Case
 from tallygate.audit.comparable import Sides
-from tallygate.audit.digests import Digests, Stretch, parts_of
+from tallygate.audit.digests import Digest, Digests, Stretch, parts_of
 from tallygate.audit.postgres import TableEvidence
 from tallygate.audit.recompute import Noted
 from tallygate.audit.records import records, rounds
-from tallygate.audit.tallying import DDL, Sums, Tally, digests_of, records_of
+from tallygate.audit.tallying import DDL, Sums, Tally, offset_digests, tallied
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import fetch
-from tallygate.ledger.letters import letter_of
+from tallygate.ledger.letters import Coordinates, letter_of
 from tallygate.ledger.ranges import Place, Range, count
-from tallygate.pipeline.source import decoder_of
+from tallygate.pipeline.source import decoder_of, fetchable
+from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES, Decoder
 from tallygate.sinks.rows import shared_out
 from tallygate.sinks.tasks import within
@@ -43,6 +45,7 @@ __all__ = ["Quick"]
 TASKS_PER_CORE = 4
 SMALLEST = 50_000
 """Offsets that are worth a task of their own."""
+_NONE: Digest = (0, 0, 0)
 _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _PLAIN = (
     t.BooleanType,
@@ -61,47 +64,47 @@ class Quick:
     """How a case's digests are made by workers."""
 
     case: Case
+    source: Kafka
+    rows: DataFrame
+    """Of the sink."""
     tally: Tally
     """Of what should be there."""
     found_content: tuple[str, ...]
     """The compared columns, as the sink spells them."""
 
     @classmethod
-    def of(cls, case: Case, sides: Sides, rows: DataFrame, tally_size: int) -> "Quick | None":
-        """None if the rows must go through Spark: there is a transform, or a type that the workers
-        do not compare."""
-        pipeline = case.source.pipeline
+    def of(
+        cls, case: Case, sides: Sides, rows: DataFrame, size: int, claimed: Sequence[Range]
+    ) -> "Quick | None":
+        """None if the rows must go through Spark: there is a transform, a type that the workers
+        do not compare, or something that was said to Spark's reader alone."""
+        pipeline, source = case.source.pipeline, case.source.pipeline.source
         if pipeline.transform is not None or isinstance(pipeline.sink, KafkaSink):
+            return None
+        if not isinstance(source, Kafka) or not fetchable(source, case.source.connection):
             return None
         there = {field.name.lower(): field for field in rows.schema.fields}
         if len(there) < len(rows.columns):
             return None
-        spelled = []
-        for name in sides.content:
-            held = there[name.lower()]
-            if not _same_kind(sides.expected.schema[name].dataType, held.dataType):
+        for name in (*COORDINATES, *sides.content):
+            mine = sides.expected.schema[name].dataType
+            if not _same_kind(mine, there[name.lower()].dataType):
                 return None
-            spelled.append(held.name)
-        claimed = tuple(case.claims.reached.values())
-        tally = Tally(sides.content, tally_size, case.scope.ranges, claimed)
-        return cls(case, tally, tuple(spelled))
+        spelled = tuple(there[name.lower()].name for name in sides.content)
+        tally = Tally(sides.content, size, case.scope.ranges, tuple(claimed))
+        return cls(case, source, rows, tally, spelled)
 
     def expected(self) -> tuple[Digests, set[Stretch]]:
         """What should be there, and the stretches of the source that two readers do not agree
         about."""
-        (source,) = self.case.source.pipeline.streams.values()
-        assert isinstance(source, Kafka)
         spark = self.case.source.spark
-        dead: dict[Place, list[int]] = {}
-        for topic, partition, offset in self.case.refused:
-            dead.setdefault((topic, partition), []).append(offset)
         shares = _shares(self.tally.checked, spark.sparkContext.defaultParallelism)
         step = _ReadStep(
             self.case.source.connection.travelling(),
-            decoder_of(source),
+            decoder_of(self.source),
             self.tally,
             shares,
-            dead,
+            _by_place(self.case.refused, self.tally.checked),
             self.case.noted,
         )
 
@@ -109,10 +112,10 @@ class Quick:
             return step.run(numbers)
 
         numbers = spark.range(0, len(shares), 1, max(1, len(shares)))
-        rows = numbers.mapInArrow(run, DDL).toArrow().to_pylist()
-        seen = records_of(rows)
-        self.case.noted.counted({(*at[:2], at[2] * self.tally.size): n for at, n in seen.items()})
-        return digests_of(rows), self._unsure(seen)
+        seen = tallied(numbers.mapInArrow(run, DDL))
+        counts = {at: count for at, (count, *_) in seen.records.items()}
+        self.case.noted.counted({(*at[:2], at[2] * self.tally.size): n for at, n in counts.items()})
+        return seen.rows, self._unsure(seen.records)
 
     def found(self) -> Digests:
         """What is there."""
@@ -125,23 +128,26 @@ class Quick:
         if isinstance(evidence, TableEvidence):
             frame = evidence.rows(self.case.within, through=(run, DDL))
         else:
-            frame = evidence.rows(self.case.within).mapInArrow(run, DDL)
-        return digests_of(frame.toArrow().to_pylist())
+            frame = self.rows.select(*COORDINATES, *map(backticked, self.found_content))
+            frame = frame.mapInArrow(run, DDL)
+        return tallied(frame).rows
 
-    def _unsure(self, seen: Mapping[Stretch, int]) -> set[Stretch]:
-        """The stretches whose records a second reader counts otherwise."""
+    def _unsure(self, seen: Mapping[Stretch, Digest]) -> set[Stretch]:
+        """The stretches in which a second reader sees other records."""
         checked, size = self.tally.checked, self.tally.size
-        holes = {at for at, most in _offsets_in(checked, size).items() if seen.get(at, 0) != most}
+        offsets = _offsets_in(checked, size)
+        holes = {at for at, most in offsets.items() if seen.get(at, _NONE)[0] != most}
         if not holes:
             return set()
         source = self.case.source
-        again = records(source.spark, source.connection, parts_of(holes, size, checked))
-        rows = again.select(
-            *(f.col(name.removeprefix("_")).alias(name) for name in COORDINATES),
-        ).where(within(checked))
-        counted = rows.groupBy("_topic", "_partition", f.expr(f"_offset div {size}")).count()
-        second = {(topic, number, at): n for topic, number, at, n in counted.collect()}
-        return {at for at in holes if seen.get(at, 0) != second.get(at, 0)}
+        read = parts_of(holes, size, checked)
+        if count(read) > count(checked):  # a sample, from one end of a partition to the other
+            read = list(checked)
+        again = records(source.spark, source.connection, read).select(
+            *(f.col(name.removeprefix("_")).alias(name) for name in COORDINATES)
+        )
+        second = offset_digests(again.where(within(checked)), size)
+        return {at for at in holes if seen.get(at, _NONE) != second.get(at, _NONE)}
 
 
 def _offsets_in(ranges: Iterable[Range], size: int) -> dict[Stretch, int]:
@@ -153,6 +159,17 @@ def _offsets_in(ranges: Iterable[Range], size: int) -> dict[Stretch, int]:
             at = (*each.place, number)
             found[at] = found.get(at, 0) + inside
     return found
+
+
+def _by_place(
+    letters: Iterable[Coordinates], ranges: Iterable[Range]
+) -> dict[Place, npt.NDArray[np.int64]]:
+    """The offsets of the letters, in order, for the places that the ranges are of."""
+    found: dict[Place, list[int]] = {each.place: [] for each in ranges}
+    for topic, partition, offset in letters:
+        if (topic, partition) in found:
+            found[topic, partition].append(offset)
+    return {place: np.sort(np.array(each, np.int64)) for place, each in found.items() if each}
 
 
 def _same_kind(mine: t.DataType, theirs: t.DataType) -> bool:
@@ -180,7 +197,7 @@ class _ReadStep:
     decoder: Decoder
     tally: Tally
     shares: list[list[Range]]
-    dead: Mapping[Place, list[int]]
+    dead: Mapping[Place, npt.NDArray[np.int64]]
     """Offsets of records whose rows are not to be there: the sink has refused them."""
     noted: Noted
 
@@ -195,12 +212,13 @@ class _ReadStep:
 
     def _take(self, raw: pa.RecordBatch, sums: Sums) -> None:
         place: Any = raw.column("topic")[0].as_py(), raw.column("partition")[0].as_py()
-        self.tally.count(place, np.asarray(raw.column("offset")), sums)
+        self.tally.note(place, np.asarray(raw.column("offset")), sums)
         rows, unfit = self.decoder.decode(raw)
         if unfit:
             self.noted.keep([letter_of(raw, each.index, each.cause) for each in unfit])
         dead = self.dead.get(place)
         if dead is not None:
-            kept = ~np.isin(np.asarray(rows.column("_offset")), dead)
-            rows = rows.filter(pa.array(kept))
+            offsets = np.asarray(rows.column("_offset"))
+            nearest = np.minimum(np.searchsorted(dead, offsets), len(dead) - 1)
+            rows = rows.filter(pa.array(dead[nearest] != offsets))
         self.tally.add(rows, sums)

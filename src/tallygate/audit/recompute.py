@@ -110,12 +110,12 @@ class Source:
         return transformed(self.spark, spec, {**views, **sides})
 
     def ranges_of(self, source: Kafka, spec: PipelineSpec, ranges: Sequence[Range]) -> list[Range]:
-        """Those that the source has read. A pattern that is the only source has read them all,
-        whatever it says by now."""
-        if source.pattern is None:
-            return [each for each in ranges if each.topic in source.topic]
+        """Those that the source has read. The only source has read them all, whatever topics it
+        names by now."""
         if len(spec.streams) == 1:
             return list(ranges)
+        if source.pattern is None:
+            return [each for each in ranges if each.topic in source.topic]
         named = {topic for each in spec.streams.values() for topic in getattr(each, "topic", ())}
         jvm: Any = self.spark._jvm
         fits = jvm.java.util.regex.Pattern.matches

@@ -1,8 +1,8 @@
-"""Digests of rows that carry coordinates, made by the workers that read the rows.
+"""Digests of rows that carry coordinates, made by the workers that see the rows.
 
-They say the same as those of `digests`, without Spark's JVM: rows that come as Arrow and are only
-to be compared need not go there. Digests of parts of a stretch add up to the digest of the whole,
-so tasks share the rows out as they please.
+They say the same as those of `digests`. Digests of parts of a stretch add up to the digest of the
+whole, so tasks share the rows out as they please. Where records are read there are digests of their
+offsets too, which tell whether another reader sees the same records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,50 +12,61 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
-from tallygate.audit.digests import Digests, Stretch
+from tallygate.audit.digests import Digest, Digests, Stretch
 from tallygate.audit.hashing import Numbers, row_hashes
 from tallygate.ledger.ranges import Place, Range
 from tallygate.records.decoding import COORDINATES
 
-__all__ = ["DDL", "Sums", "Tally", "digests_of", "records_of"]
+__all__ = ["DDL", "Sums", "Tallied", "Tally", "offset_digests", "tallied"]
 
-DDL = "topic string, partition int, number long, records long, rows long, sum long, xor long"
+RECORDS, ROWS, OUTSIDE = "records", "rows", "outside"
+DDL = "what string, topic string, partition int, number long, count long, sum long, xor long"
 _SCHEMA = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32())]
-    + [(name, pa.int64()) for name in ("number", "records", "rows", "sum", "xor")]
+    [("what", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
+    + [(name, pa.int64()) for name in ("number", "count", "sum", "xor")]
 )
 _MODULUS = 1 << 64
+_SPREAD = 2654435761
+"""What an offset's place in its stretch is multiplied by, so that others do not add up to it."""
 _Offsets = npt.NDArray[np.int64]
 
 
-@dataclass
-class _Sum:
-    records: int = 0
-    """Records of the source, fit or not."""
-    rows: int = 0
-    sum: int = 0
-    xor: int = 0
+@dataclass(frozen=True)
+class Tallied:
+    """What all tasks have seen."""
+
+    rows: Digests
+    records: Mapping[Stretch, Digest]
 
 
 @dataclass
 class Sums:
-    """What one task has seen."""
+    """What one task has seen: for each stretch a count, a sum and an xor."""
 
-    inside: dict[Stretch, _Sum] = field(default_factory=dict)
+    inside: dict[tuple[str, Stretch], tuple[int, int, int]] = field(default_factory=dict)
     outside: int = 0
     """Rows whose records the ledger does not claim."""
 
+    def add(self, what: str, at: Stretch, numbers: Numbers) -> None:
+        count, sum_, xor = self.inside.get((what, at), (0, 0, 0))
+        self.inside[what, at] = (
+            count + len(numbers),
+            (sum_ + int(numbers.sum())) % _MODULUS,
+            xor ^ int(np.bitwise_xor.reduce(numbers)),
+        )
+
     def block(self) -> pa.RecordBatch:
-        rows = [[*at, *_fields(each)] for at, each in self.inside.items()]
-        rows.append([None, None, None, 0, self.outside, 0, 0])
+        rows: list[list[Any]] = [
+            [what, *at, count, _signed(sum_), _signed(xor)]
+            for (what, at), (count, sum_, xor) in self.inside.items()
+        ]
+        rows.append([OUTSIDE, None, None, None, self.outside, 0, 0])
         columns = zip(*rows, strict=True)
         arrays = [pa.array(each, kind) for each, kind in zip(columns, _SCHEMA.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-
-
-def _fields(each: _Sum) -> list[int]:
-    return [each.records, each.rows, _signed(each.sum), _signed(each.xor)]
 
 
 def _signed(number: int) -> int:
@@ -92,14 +103,13 @@ class Tally:
             named += int(np.count_nonzero(inside | _within(mine, self.claimed, place)))
             chosen = rows[inside]
             for at, part in self._stretches(place, offsets[chosen]):
-                sum_ = sums.inside.setdefault(at, _Sum())
-                _include(sum_, hashes[chosen[part]])
+                sums.add(ROWS, at, hashes[chosen[part]])
         sums.outside += block.num_rows - named
 
-    def count(self, place: Place, offsets: _Offsets, sums: Sums) -> None:
+    def note(self, place: Place, offsets: _Offsets, sums: Sums) -> None:
         """Take note that there are records at these offsets."""
         for at, part in self._stretches(place, offsets):
-            sums.inside.setdefault(at, _Sum()).records += len(part)
+            sums.add(RECORDS, at, ((offsets[part] % self.size) * _SPREAD).view(np.uint64))
 
     def _stretches(
         self, place: Place, offsets: _Offsets
@@ -112,12 +122,6 @@ class Tally:
         ends = np.flatnonzero(np.diff(numbers[order])) + 1
         for part in np.split(order, ends):
             yield (*place, int(numbers[part[0]])), part
-
-
-def _include(sum_: _Sum, hashes: Numbers) -> None:
-    sum_.rows += len(hashes)
-    sum_.sum = (sum_.sum + int(hashes.sum())) % _MODULUS
-    sum_.xor ^= int(np.bitwise_xor.reduce(hashes))
 
 
 def _by_place(block: pa.RecordBatch) -> Iterator[tuple[Place, npt.NDArray[np.intp]]]:
@@ -141,26 +145,42 @@ def _within(offsets: _Offsets, ranges: Sequence[Range], place: Place) -> npt.NDA
     return found
 
 
-def digests_of(rows: Iterable[Mapping[str, Any]]) -> Digests:
-    """What all tasks have seen, as digests."""
-    inside: dict[Stretch, tuple[int, int | None, int]] = {}
+def tallied(frame: DataFrame) -> Tallied:
+    """What the blocks of all tasks come to. Rows of a stretch may be in many tasks, so they are
+    added up before they are brought here."""
+    summed = frame.groupBy("what", "topic", "partition", "number").agg(*_summed(f.col("sum")))
+    kinds: dict[str, dict[Stretch, Digest]] = {RECORDS: {}, ROWS: {}}
     outside = 0
-    for row in rows:
-        if row["topic"] is None:
-            outside += row["rows"]
-        elif row["rows"]:
-            at = (row["topic"], row["partition"], row["number"])
-            count, sum_, xor = inside.get(at, (0, 0, 0))
-            whole = ((sum_ or 0) + row["sum"]) % _MODULUS
-            inside[at] = (count + row["rows"], whole, xor ^ row["xor"])
-    return Digests(inside, outside)
+    for what, topic, partition, number, count, sum_, xor in summed.collect():
+        if what == OUTSIDE:
+            outside = count
+        else:
+            kinds[what][topic, partition, number] = _digest(count, sum_, xor)
+    return Tallied(Digests(kinds[ROWS], outside), kinds[RECORDS])
 
 
-def records_of(rows: Iterable[Mapping[str, Any]]) -> dict[Stretch, int]:
-    """How many records of the source each stretch has."""
-    found: dict[Stretch, int] = {}
-    for row in rows:
-        if row["records"]:
-            at = (row["topic"], row["partition"], row["number"])
-            found[at] = found.get(at, 0) + row["records"]
-    return found
+def offset_digests(records: DataFrame, size: int) -> dict[Stretch, Digest]:
+    """The digests of the offsets of records, as another reader sees them; the columns are those of
+    coordinates."""
+    spread = f.expr(f"_offset % {size} * {_SPREAD}")
+    placed = records.select(
+        f.col("_topic").alias("topic"),
+        f.col("_partition").alias("partition"),
+        f.expr(f"_offset div {size}").alias("number"),
+        f.lit(1).alias("count"),
+        spread.alias("xor"),
+    )
+    summed = placed.groupBy("topic", "partition", "number").agg(*_summed(f.col("xor")))
+    return {
+        (topic, partition, number): _digest(count, sum_, xor)
+        for topic, partition, number, count, sum_, xor in summed.collect()
+    }
+
+
+def _summed(sum_: Column) -> list[Column]:
+    """A sum of 64 bits may be of more."""
+    return [f.sum("count"), f.sum(sum_.cast("decimal(38, 0)")), f.bit_xor("xor")]
+
+
+def _digest(count: int, sum_: Any, xor: int) -> Digest:
+    return count, int(sum_) % _MODULUS, xor % _MODULUS

@@ -3,6 +3,7 @@
 What became of a record is one of these:
 
     row           the sink holds what the transform gives from it
+    replaced      the sink keeps one row of each key, and holds another record's
     missing       the sink should hold a row, and does not
     different     the sink holds a row of it, with other content
     duplicate     the sink holds it more often than the transform gives it
@@ -30,9 +31,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tallygate.audit.case import kept_by
 from tallygate.audit.claims import Claims, Commit, Evidence
 from tallygate.audit.comparable import sides_of
-from tallygate.audit.comparing import compared
+from tallygate.audit.comparing import compared, same
 from tallygate.audit.evidence import evidence_of, kafka_source
 from tallygate.audit.recompute import Noted, Source
 from tallygate.errors import ConfigError, LostRangeError
@@ -151,7 +153,17 @@ class _Tracing:
             return replace(seen, became="together")
         given = self._evidence.shaped(plan.frame, carries=True)
         shown = replace(seen, rows=_collected(rows), expected=_collected(given))
-        return replace(shown, became=_judged(given, rows))
+        became = _judged(given, rows)
+        others = self._of_the_same_key(given) if became == "missing" else ()
+        return replace(shown, became="replaced" if others else became, rows=others or shown.rows)
+
+    def _of_the_same_key(self, given: DataFrame) -> tuple[dict[str, Any], ...]:
+        """The rows that the sink holds in the place of these."""
+        key = kept_by(self._evidence, self._source.pipeline)
+        if not key:
+            return ()
+        mine, rows = given.alias("mine"), self._evidence.rows().alias("theirs")
+        return _collected(rows.join(mine, same(key), "left_semi"))
 
     def _rows(self, one: list[Range]) -> DataFrame | None:
         """The rows of a record; None if rows do not say which record they are of."""

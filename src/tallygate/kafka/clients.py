@@ -101,13 +101,16 @@ def ends(
         try:
             return client.get_watermark_offsets(TopicPartition(*place), timeout=timeout)
         except KafkaException as error:
-            if error.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+            code = error.args[0].code()
+            gone = code == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if gone or code not in NOT_YET or time.monotonic() > deadline:
                 raise
             return None
 
     deadline = time.monotonic() + timeout
     with explained(connection, f"asking for the ends of {place[0]}/{place[1]}"):
-        found = wait_until(asked, 2 * timeout, "no end", error=UnreachableError)
+        said = f"nobody says where {place[0]}/{place[1]} begins and ends."
+        found = wait_until(asked, 2 * timeout, said, error=UnreachableError)
     assert found is not None
     return found
 

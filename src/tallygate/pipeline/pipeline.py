@@ -17,7 +17,13 @@ from tallygate.pipeline.job import Job
 from tallygate.pipeline.lateness import Lateness, lateness_of
 from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
-from tallygate.pipeline.source import decoded, decoder_of, other_stream, raw_stream
+from tallygate.pipeline.source import (
+    decoded,
+    decoder_of,
+    fetchable,
+    other_stream,
+    raw_stream,
+)
 from tallygate.pipeline.static import Statics
 from tallygate.pipeline.stores import (
     connection_at,
@@ -181,7 +187,7 @@ class Pipeline(PipelineSpec):
             mode=getattr(self.sink, "mode", "append"),
             trigger=trigger,
             decoder=None if raw is None else decoder_of(raw),
-            fetches=raw is not None and _fetchable(raw, connection),
+            fetches=raw is not None and fetchable(raw, connection),
             limits=self.dead_letters,
             accept_loss=accept_loss,
             told=told,
@@ -323,11 +329,6 @@ def write_stream(
     query, engine = launched(job, frame.sparkSession)
     Heart(job.store, query, engine, alone=True).start()
     return query
-
-
-def _fetchable(source: Kafka, connection: Connection | None) -> bool:
-    """Whether reading without Spark's source is the same: nothing was said to that one alone."""
-    return connection is not None and not (source.options or connection.java_properties)
 
 
 def _said(source: Kafka | Files | Socket | Rate) -> str:

@@ -30,7 +30,7 @@ from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
-__all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "other_stream", "raw_stream"]
+__all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "fetchable", "other_stream", "raw_stream"]
 
 FETCH_WAIT_MS = 20
 
@@ -89,6 +89,11 @@ def _start(source: Kafka) -> dict[str, str]:
         "startingTimestamp": str(time_ms(source.start)),
         "startingOffsetsByTimestampStrategy": "latest",
     }
+
+
+def fetchable(source: Kafka, connection: Connection | None) -> bool:
+    """Whether reading without Spark's source is the same: nothing was said to that one alone."""
+    return connection is not None and not (source.options or connection.java_properties)
 
 
 def decoder_of(source: Kafka, metadata: tuple[str, ...] = COORDINATES) -> Decoder:
