@@ -43,11 +43,11 @@ def sightings() -> tuple[dict[str, Any], ...]:
     return tuple(seen)
 
 
-def _ends(count: int) -> Iterable[tuple[str, dict[str, Any]]]:
+def _ends(count: int, pace: timedelta = PACE) -> Iterable[tuple[str, dict[str, Any]]]:
     """Records after all others that are no sightings: they move the watermark on, in every
     partition and batch after batch, until all windows are closed."""
-    for number in range(COUNT, COUNT + count):
-        at = (BEGIN + number * PACE).isoformat(sep=" ")
+    for number in range(count):
+        at = (BEGIN + COUNT * PACE + number * pace).isoformat(sep=" ")
         yield BEACHES[number % 3], {"id": -1, "beach": "none", "animal": 0, "at": at}
 
 
@@ -62,7 +62,7 @@ def closure_records() -> Records:
     for beach, day in CLOSED:
         at = BEGIN + timedelta(days=day)
         yield beach, json.dumps({"beach": beach, "at": at.isoformat(sep=" ")})
-    for key, end in _ends(40):
+    for key, end in _ends(30, timedelta(hours=3)):
         yield key, json.dumps(end)
 
 
@@ -88,6 +88,37 @@ def by_window() -> list[tuple[Any, ...]]:
     return [
         (*key, n) for key, n in Counter((start(_at(s)), s["animal"]) for s in sightings()).items()
     ]
+
+
+def by_sliding_window() -> list[tuple[Any, ...]]:
+    """Each sighting is in the two windows of an hour that begin before it, half an hour apart."""
+    counts: Counter[tuple[datetime, str]] = Counter()
+    for each in sightings():
+        at = _at(each)
+        last = at.replace(minute=at.minute // 30 * 30)
+        counts.update((last - timedelta(minutes=back), each["beach"]) for back in (0, 30))
+    return [(*key, n) for key, n in counts.items()]
+
+
+GAP = timedelta(minutes=95, seconds=30)
+
+
+def visits() -> list[tuple[Any, ...]]:
+    """Sightings of one animal at one beach with no longer pause than the gap between two."""
+    found = []
+    for beach in BEACHES:
+        for animal in KINDS:
+            times = sorted(
+                _at(s) for s in sightings() if (s["beach"], s["animal"]) == (beach, animal)
+            )
+            begins = [n for n, at in enumerate(times) if n == 0 or at - times[n - 1] > GAP]
+            for first, after in zip(begins, [*begins[1:], len(times)], strict=True):
+                found.append((times[first], beach, animal, after - first))
+    return found
+
+
+def ranked() -> list[tuple[Any, ...]]:
+    return list(Counter(each["beach"] for each in sightings() if each["animal"] == 1).items())
 
 
 def by_beach() -> list[tuple[Any, ...]]:
@@ -120,6 +151,12 @@ def sharks_on_closed_days() -> list[tuple[Any, ...]]:
     ]
 
 
+def sharks_on_open_days() -> list[tuple[Any, ...]]:
+    closed = set(sharks_on_closed_days())
+    sharks = [(s["id"], s["beach"]) for s in sightings() if s["animal"] == 1]
+    return [each for each in sharks if each not in closed]
+
+
 SOURCE = {
     "topic": SIGHTINGS,
     "schema": "id long, beach string, animal long, at timestamp",
@@ -130,6 +167,14 @@ ANIMALS = {"file": names_file(), "schema": "number long, name string"}
 TOPICS = {SIGHTINGS: sighting_records}
 REAL = {"name": "real", "sql": "SELECT * FROM source WHERE id >= 0"}
 JOIN = {"with": "animals", "on": "real.animal = animals.number"}
+WATERMARK = {"watermark": {"at": "8 hours"}}
+SIDES = [
+    {"name": "seen", "from": "sightings", **WATERMARK},
+    {"name": "closed", "from": "closures", "watermark": {"at": "1 day"}},
+]
+ON_THAT_DAY = """
+    seen.beach = closed.beach AND seen.at >= closed.at AND seen.at < closed.at + INTERVAL 1 DAY
+"""
 
 EXAMPLES = [
     Example(
@@ -149,7 +194,7 @@ EXAMPLES = [
         fields={
             "source": SOURCE,
             "transform": [
-                {"watermark": {"at": "8 hours"}},
+                WATERMARK,
                 {
                     "name": "windows",
                     "window": {"on": "at", "size": "15 minutes"},
@@ -161,6 +206,58 @@ EXAMPLES = [
         },
         expected=by_window,
         columns=("window_start", "animal", "seen"),
+    ),
+    Example(
+        name="sightings_by_sliding_window",
+        topics=TOPICS,
+        fields={
+            "source": SOURCE,
+            "transform": [
+                WATERMARK,
+                {
+                    "name": "windows",
+                    "window": {"on": "at", "size": "1 hour", "slide": "30 minutes"},
+                    "group_by": "beach",
+                    "aggregate": {"seen": "count(*)"},
+                },
+                {"sql": "SELECT * FROM windows WHERE beach <> 'none'"},
+            ],
+        },
+        expected=by_sliding_window,
+        columns=("window_start", "beach", "seen"),
+    ),
+    Example(
+        name="visits",
+        topics=TOPICS,
+        fields={
+            "source": SOURCE,
+            "transform": [
+                WATERMARK,
+                {
+                    "name": "sessions",
+                    "window": {"on": "at", "gap": "95 minutes 30 seconds"},
+                    "group_by": ["beach", "animal"],
+                    "aggregate": {"seen": "count(*)"},
+                },
+                {"sql": "SELECT * FROM sessions WHERE beach <> 'none'"},
+            ],
+        },
+        expected=visits,
+        columns=("window_start", "beach", "animal", "seen"),
+    ),
+    Example(
+        name="beaches_by_sharks",
+        topics=TOPICS,
+        fields={
+            "source": SOURCE,
+            "transform": """
+                SELECT beach, count(*) AS sharks FROM source WHERE animal = 1
+                GROUP BY beach ORDER BY sharks DESC
+            """,
+        },
+        expected=ranked,
+        columns=("beach", "sharks"),
+        replace=True,
     ),
     Example(
         name="animals_by_beach",
@@ -214,19 +311,31 @@ EXAMPLES = [
         fields={
             "sources": {"sightings": SOURCE, "closures": CLOSURE_SOURCE},
             "transform": [
-                {"name": "seen", "from": "sightings", "watermark": {"at": "8 hours"}},
-                {"name": "closed", "from": "closures", "watermark": {"at": "1 day"}},
+                *SIDES,
                 {
-                    "sql": """
-                        SELECT seen.id, seen.beach FROM seen JOIN closed
-                        ON seen.beach = closed.beach AND seen.at >= closed.at
-                           AND seen.at < closed.at + INTERVAL 1 DAY
-                        WHERE seen.animal = 1
-                    """
+                    "sql": f"SELECT seen.id, seen.beach FROM seen JOIN closed ON {ON_THAT_DAY} "
+                    "WHERE seen.animal = 1"
                 },
             ],
         },
         expected=sharks_on_closed_days,
+        columns=("id", "beach"),
+    ),
+    Example(
+        name="sharks_on_open_days",
+        topics={**TOPICS, CLOSURES: closure_records},
+        fields={
+            "sources": {"sightings": SOURCE, "closures": CLOSURE_SOURCE},
+            "transform": [
+                *SIDES,
+                {
+                    "sql": "SELECT seen.id, seen.beach FROM seen "
+                    f"LEFT JOIN closed ON {ON_THAT_DAY} "
+                    "WHERE seen.animal = 1 AND closed.beach IS NULL"
+                },
+            ],
+        },
+        expected=sharks_on_open_days,
         columns=("id", "beach"),
     ),
 ]

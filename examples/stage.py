@@ -1,5 +1,7 @@
 """What every example needs: a local stack, its records in Kafka, its result on the screen."""
 
+import socket
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,7 +11,7 @@ import psycopg
 
 from tallygate import Pipeline, Postgres, Producer, Settings, Stack, Topics, session
 
-__all__ = ["Example", "Records", "fill", "play", "shown"]
+__all__ = ["Example", "Records", "fill", "play", "serve", "shown"]
 
 SHOWN = 6
 
@@ -29,7 +31,16 @@ class Example:
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
     """With a key rows are upserted, without one they are appended."""
+    replace: bool = False
+    """Whether each batch writes the whole result anew."""
     topics: Mapping[str, Callable[[], Records]] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> dict[str, Any]:
+        """How the sink takes the rows."""
+        if self.replace:
+            return {"mode": "replace"}
+        return {"mode": "upsert", "key": list(self.key)} if self.key else {}
 
 
 def fill(stack: Stack, settings: Settings, topics: Mapping[str, Callable[[], Records]]) -> None:
@@ -45,6 +56,19 @@ def fill(stack: Stack, settings: Settings, topics: Mapping[str, Callable[[], Rec
                 producer.send(topic, value, key=key)
 
 
+def serve(lines: Iterable[str]) -> int:
+    """Send the lines to whoever connects first; returns the port. It stays open after that."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def send() -> None:
+        client, _ = listener.accept()
+        client.sendall("".join(f"{line}\n" for line in lines).encode())
+        threading.Event().wait()
+
+    threading.Thread(target=send, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
 def play(examples: Iterable[Example]) -> None:
     """Run examples into PostgreSQL on a stack of their own, and show what they gave."""
     settings = Settings.load({"stack": "examples"})
@@ -52,8 +76,7 @@ def play(examples: Iterable[Example]) -> None:
         spark = session("examples", settings=settings)
         for example in examples:
             fill(stack, settings, example.topics)
-            mode = {"mode": "upsert", "key": example.key} if example.key else {}
-            sink = Postgres(example.name, **mode)
+            sink = Postgres(example.name, **example.mode)
             Pipeline(name=example.name, sink=sink, **example.fields).run(
                 until="available", settings=settings, spark=spark
             )

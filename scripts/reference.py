@@ -98,13 +98,15 @@ def examples() -> str:
     text = EXAMPLES_HEAD
     for name in ("word_count", "beach_sightings", "weather_stations", "payments"):
         module = importlib.import_module(name)
-        lines = (module.__doc__ or "").split("\n\n")[0]
-        text += f"\n## [{name}.py](../examples/{name}.py)\n\n{lines}\n"
+        lines, usage = (module.__doc__ or "").strip().split("\n\n")
+        text += f"\n## [{name}.py](../examples/{name}.py)\n\n{lines}\n\n```text\n{usage}\n```\n"
         for example in module.EXAMPLES:
             transform = example.fields["transform"]
             written = yaml.safe_dump(_tidy(transform), sort_keys=False, width=90).rstrip()
             shown = stage.shown(example, example.expected()).rstrip()
             text += f"\n```yaml\n{written}\n```\n\n```text\n{shown}\n```\n"
+        for said, printed in getattr(module, "PRINTED", {}).items():
+            text += f"\n{said}\n\n```text\n{printed()}\n```\n"
     return text
 
 

@@ -59,13 +59,30 @@ def examples() -> Iterator[list[Any]]:
 
 
 def _sinks(example: Any, folder: Path) -> dict[str, dict[str, Any]]:
-    mode = {"mode": "upsert", "key": list(example.key)} if example.key else {}
+    mode = example.mode
     found: dict[str, dict[str, Any]] = {"table": {"table": f"{example.name}_table", **mode}}
     found["delta"] = {"delta": str(folder / f"{example.name}.delta"), **mode}
-    if not example.key:
+    if not mode:
         found["topic"] = {"topic": f"{example.name}_topic"}
         found["parquet"] = {"parquet": str(folder / f"{example.name}.parquet")}
     return found
+
+
+def test_a_script_prints_what_the_page_shows(tmp_path: Path) -> None:
+    """On a stack of its own."""
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "word_count.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (FOLDER.parent / "docs" / "examples.md").read_text()
+    printed = [text.strip() for text in done.stdout.strip().split("\n\n")]
+    assert len(printed) == 2
+    assert all(text in page for text in printed), done.stdout
 
 
 @pytest.mark.long
@@ -116,7 +133,7 @@ def _run(specs: list[dict[str, Any]], done: Path) -> bool:
         input=json.dumps([QUICK, str(done), specs]),
         capture_output=True,
         text=True,
-        env={**os.environ, "TALLYGATE_FAIL_AT": KILLED_AT},
+        env={**os.environ, "TALLYGATE_FAIL_AT": KILLED_AT, "PYTHONPATH": str(FOLDER)},
         timeout=400,
         check=False,
     )

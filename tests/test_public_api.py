@@ -76,6 +76,7 @@ LAYERS = (
     ("sinks.kafka.sink",),
     ("sinks.kafka.store",),
     ("sinks.delta.entry", "sinks.delta.letters", "sinks.delta.table"),
+    ("sinks.delta.compaction",),
     ("sinks.delta.ledger",),
     ("sinks.delta.sink",),
     ("sinks.delta.store",),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.commands import Tallygate
 from fixtures.flows import Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, Producer
 from tallygate.audit.audit import audit
@@ -105,6 +106,31 @@ def test_by_default_it_is_only_counted(flow: Flow) -> None:
     """The twin: what Spark drops is in no result, and nobody keeps it."""
     assert _run(flow, TUMBLING, late=False) == []
     assert _held(flow, TUMBLING) < RECORDS * ROUNDS
+
+
+def test_run_and_status_say_how_many(flow: Flow, tallygate: Tallygate) -> None:
+    file = flow.folder / "pipeline.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "name": flow.name,
+                "source": {"topic": flow.name, "schema": SCHEMA},
+                "transform": [WATERMARK, TUMBLING],
+                "sink": {"table": flow.name, "mode": "upsert", "key": ["window_start"]},
+                "checkpoint": str(flow.checkpoint),
+            }
+        )
+    )
+    for hours, count in ((0, 1), (2, 1)):
+        at = (BEGIN + timedelta(hours=hours)).isoformat()
+        flow.send_text([json.dumps({"id": 0, "at": at})] * count)
+        Pipeline.load(file).run(until="available", settings=flow.settings, spark=flow.spark)
+    flow.send_text([json.dumps({"id": 0, "at": BEGIN.isoformat()})] * 5)
+    said = tallygate("run", str(file), "--until", "available", "--name", "small").stdout
+    assert "rows came after the watermark had passed them; no result has them." in said
+    shown = json.loads(tallygate("status", "--name", "small", "-o", "json").stdout)
+    (mine,) = [each for each in shown["pipelines"] if each["pipeline"] == flow.name]
+    assert mine["late"] > 0
 
 
 def test_lengths_of_windows_are_read_as_spark_reads_them(flow: Flow, spark: SparkSession) -> None:

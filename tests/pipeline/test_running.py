@@ -17,6 +17,8 @@ import psycopg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
@@ -28,6 +30,24 @@ from tallygate.kafka.reader import records_in
 from tallygate.pipeline.running import BEAT_EVERY
 from tallygate.sinks.local_run import LocalRun
 from tallygate.waiting import wait_until
+
+
+def _shouted(source: DataFrame) -> DataFrame:
+    return source.withColumn("account", f.upper("account"))
+
+
+def test_steps_in_sql_and_python_follow_each_other_with_parameters(flow: Flow) -> None:
+    flow.send(10)
+    flow.run(
+        transform=[
+            {"name": "late", "sql": "SELECT id, account FROM source WHERE id >= :least"},
+            {"name": "loud", "function": _shouted},
+            {"sql": "SELECT id, concat(account, :mark) AS account FROM loud"},
+        ],
+        parameters={"least": 8, "mark": "!"},
+    )
+    assert flow.rows("SELECT id, account FROM {table} ORDER BY 1") == [(8, "A3!"), (9, "A4!")]
+
 
 LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
 

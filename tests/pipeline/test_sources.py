@@ -1,10 +1,11 @@
 """Sources that are not Kafka, each with the delivery that it can honestly give; sinks without a
 ledger."""
 
+import importlib
 import json
 import os
 import shutil
-import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from tallygate.pipeline.status import request_stop
 from tallygate.waiting import wait_until
 
 SCHEMA = "id long, account string"
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
 
 
 def _files(folder: Path, first: int, count: int) -> None:
@@ -148,47 +150,62 @@ def test_a_line_that_does_not_fit_stops_the_pipeline(flow: Flow) -> None:
         flow.run(source=_source(flow.folder / "nowhere"))
 
 
-class Server:
-    """Sends a few lines to whoever connects."""
-
-    def __init__(self, lines: list[str]) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._lines = lines
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        client.sendall("".join(f"{line}\n" for line in self._lines).encode())
-        self._client = client  # kept open: a socket that closes ends the query
-
-
-def test_words_from_a_socket_to_the_console(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
-    server = Server(["to be or", "not to be"])
-    pipeline = Pipeline(
-        name=flow.name,
-        source={"port": server.port},
-        transform=[
-            {"name": "words", "sql": "SELECT explode(split(value, ' ')) AS word FROM source"},
-            {"sql": "SELECT word, count(*) AS times FROM words GROUP BY word"},
-        ],
-        sink={"console": 10, "mode": "replace"},
-        delivery="at-most-once",
-    )
+def test_words_from_a_socket_to_the_console(
+    flow: Flow, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example, with the lines of its own server."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example, stage = importlib.import_module("word_count"), importlib.import_module("stage")
+    pipeline = example.from_socket(stage.serve(example.lines()))
     thread = threading.Thread(target=lambda: pipeline.run(settings=flow.settings, spark=flow.spark))
     thread.start()
+    wanted = {f"word={word}, times={times}" for word, times in example.counted()}
     said = ""
 
     def shown() -> bool:
         nonlocal said
         said += capsys.readouterr().out
-        return "word=be, times=2" in said and "word=to, times=2" in said
+        return all(line in said for line in wanted)
 
     try:
         wait_until(shown, 60, lambda: f"the words were not counted: {said}")
-        request_stop(flow.name, flow.settings)
+        request_stop(pipeline.name, flow.settings)
     finally:
         thread.join(60)
+
+
+@pytest.mark.parametrize("format_", ["text", "csv", "parquet"])
+def test_files_of_every_format(flow: Flow, format_: str) -> None:
+    """Those of JSON are in the tests above."""
+    folder = flow.folder / "in"
+    rows = flow.spark.createDataFrame([(1, "a,b"), (2, None)], SCHEMA)
+    if format_ == "text":
+        folder.mkdir()
+        (folder / "lines").write_text("one line\n\nanother\n")
+    else:
+        rows.coalesce(1).write.format(format_).save(str(folder))
+    schema = {} if format_ == "text" else {"schema": SCHEMA}
+    flow.run(source={"folder": str(folder), "format": format_, **schema})
+    columns = "value" if format_ == "text" else "id, account"
+    found = flow.rows(f"SELECT {columns} FROM {{table}} ORDER BY 1")
+    assert found == (["", "another", "one line"] if format_ == "text" else [(1, "a,b"), (2, None)])
+
+
+def test_rows_by_rate_survive_kills(small_stack: Stack, tmp_path: Path) -> None:
+    """Rows are numbered: each is there once, and none is left out in between."""
+    spec = {
+        "name": "rate_killed",
+        "source": {"rate": 200},
+        "sink": {"table": "rate_killed"},
+        "trigger": "200ms",
+    }
+    killed = Killed(tmp_path, spec)
+    for point in ("rows-written@2", "committed@4"):
+        killed.run(point, until="stopped")
+    with psycopg.connect(small_stack.dsn) as connection:
+        rows = connection.execute("SELECT value FROM rate_killed ORDER BY 1").fetchall()
+    assert rows
+    assert [value for (value,) in rows] == list(range(len(rows)))
 
 
 def test_rows_by_rate_into_a_view(flow: Flow) -> None:
@@ -234,3 +251,38 @@ def test_an_object_of_the_users_own_for_each_task(flow: Flow, tmp_path: Path) ->
     assert sorted(lines) == list(range(120))
     with pytest.raises(ConfigError, match="has no method process"):
         flow.run(sink={"foreach": "pathlib:Path"}, delivery="at-least-once")
+
+
+class Choosy:
+    """Takes the rows of the first task alone, and fails at one of them; named by its module."""
+
+    heard = Path(tempfile.gettempdir()) / f"tallygate-choosy-{os.getpid()}"
+
+    def open(self, partition: int, _: int) -> bool:
+        return partition == 0
+
+    def process(self, row: Row) -> None:
+        if row.id == 7:
+            raise ValueError("not this one")
+        with self.heard.open("a") as file:
+            file.write(f"{row.id}\n")
+
+    def close(self, error: Exception | None) -> None:
+        with self.heard.open("a") as file:
+            file.write(f"closed: {error}\n")
+
+
+def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(flow: Flow) -> None:
+    Choosy.heard.unlink(missing_ok=True)
+    fields = {"sink": {"foreach": f"{__name__}:Choosy"}, "delivery": "at-least-once"}
+    flow.send(5, partition=0)
+    flow.send(2, partition=1)
+    flow.run(**fields)
+    heard = Choosy.heard.read_text().splitlines()
+    assert [line for line in heard if line.isdigit()] == ["0", "1", "2", "3", "4"]
+    assert "closed: None" in heard
+    flow.send(1, partition=0)
+    with pytest.raises(QueryError, match="not this one"):
+        flow.run(**fields)
+    assert "closed: not this one" in Choosy.heard.read_text()
+    Choosy.heard.unlink()

@@ -25,8 +25,8 @@ def _side(flow: Flow, name: str) -> dict[str, Any]:
     return {"names": {"file": str(file), "schema": "account string, name string"}}
 
 
-def _refreshed(side: dict[str, Any]) -> dict[str, Any]:
-    return {"names": {**side["names"], "refresh": "on change"}}
+def _refreshed(side: dict[str, Any], when: str = "on change") -> dict[str, Any]:
+    return {"names": {**side["names"], "refresh": when}}
 
 
 def test_a_side_is_kept_as_it_was_unless_it_is_to_be_refreshed(flow: Flow) -> None:
@@ -42,8 +42,9 @@ def test_a_side_is_kept_as_it_was_unless_it_is_to_be_refreshed(flow: Flow) -> No
     assert flow.rows(BY_NAME) == [("new", 10), ("old", 20)]
 
 
-def test_a_change_is_taken_up_while_running(flow: Flow) -> None:
-    side = _refreshed(_side(flow, "old"))
+@pytest.mark.parametrize("when", ["on change", "1s"])
+def test_a_change_is_taken_up_while_running(flow: Flow, when: str) -> None:
+    side = _refreshed(_side(flow, "old"), when)
     flow.send(10)
     notes: list[str] = []
     pipeline = flow.pipeline(transform=NAMED, static=side)
@@ -125,6 +126,24 @@ def test_a_table_in_postgres_can_be_the_static_side(flow: Flow) -> None:
     flow.send(10)
     flow.run(transform=NAMED, static=side)
     assert flow.rows(BY_NAME) == [("one", 2), ("two", 4), ("uno", 2), (None, 12)]
+
+
+def test_a_delta_table_can_be_the_static_side(flow: Flow) -> None:
+    place = str(flow.folder / "names.delta")
+
+    def name(account: str, called: str) -> None:
+        row = flow.spark.createDataFrame([(account, called)], "account string, name string")
+        row.write.format("delta").mode("append").save(place)
+
+    name("a1", "one")
+    side = {"names": {"delta": place, "refresh": "on change"}}
+    flow.send(10)
+    flow.run(transform=NAMED, static=side)
+    assert flow.rows(BY_NAME) == [("one", 2), (None, 8)]
+    name("a2", "two")
+    flow.send(10)
+    flow.run(transform=NAMED, static=side)
+    assert flow.rows(BY_NAME) == [("one", 4), ("two", 2), (None, 14)]
 
 
 def test_a_side_that_is_not_there_is_said(flow: Flow, tmp_path: Path) -> None:

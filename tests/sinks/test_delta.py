@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fixtures.commands import Tallygate
 from fixtures.killing import Killed, is_bad
 from fixtures.lakes import Lake
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.ledger.letters import Letter
 from tallygate.pipeline.engine import Progress
 from tallygate.settings import Settings
+from tallygate.sinks.delta.compaction import compact
 from tallygate.sinks.delta.letters import LetterFolder
 from tallygate.sinks.delta.sink import _settings
 from tallygate.spark import session as session_module
@@ -55,6 +57,25 @@ def test_rows_are_there_once_after_lost_rolled_back_and_replayed_checkpoints(lak
     assert (entry.epoch, set(entry.begun.values())) == (5, {0})
     assert entry.topic_ids.keys() == {flow.name}
     assert len(lake.rows("_topic", "_partition", "_offset")) == flow.sent
+
+
+def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tallygate) -> None:
+    flow = lake.flow
+    for _ in range(3):
+        flow.send(40)
+        lake.run()
+    done = compact(lake.path, 1 << 27, flow.spark)
+    assert done.files_before > 2
+    assert done.files == 1
+    lake.check()
+    flow.send(40)
+    flow.forget_last_commit()
+    lake.run()
+    lake.check()
+    refused = tallygate("compact", lake.path, str(flow.folder / "new"), code=ConfigError.exit_code)
+    assert "is a Delta table, compacted in its place: leave out NEW" in refused.stderr
+    refused = tallygate("compact", str(flow.folder), code=ConfigError.exit_code)
+    assert "is no Delta table: name a new folder for its rows" in refused.stderr
 
 
 def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> None:

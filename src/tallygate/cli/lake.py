@@ -1,32 +1,61 @@
-"""`tallygate compact`: folders of Parquet files."""
+"""`tallygate compact`: folders of Parquet files, and Delta tables."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tallygate.cli.options import Set, resolve_settings
 from tallygate.errors import ConfigError
 from tallygate.units import size_bytes
 
 __all__ = ["register"]
+
+Folder = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="The folder of a pipeline, or its Delta table.")
+]
+Into = Annotated[
+    Path | None,
+    typer.Argument(metavar="[NEW]", help="For Parquet: a folder that does not exist yet."),
+]
+Target = Annotated[str, typer.Option(help="How large files should become.")]
 
 
 def register(app: typer.Typer) -> None:
     app.command()(compact)
 
 
-def compact(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a pipeline.")],
-    into: Annotated[Path, typer.Argument(metavar="NEW", help="A folder that does not exist yet.")],
-    target: Annotated[str, typer.Option(help="How large files should become.")] = "128MB",
-) -> None:
-    """Write a folder's rows into a new one, in few large files; the pipeline goes on there."""
-    from tallygate.sinks.parquet.compaction import compact as write
-    from tallygate.sinks.parquet.folder import Folder
-
+def compact(folder: Folder, into: Into = None, target: Target = "128MB", sets: Set = None) -> None:
+    """Bring rows into few large files. Parquet goes into a new folder, where the pipeline goes on;
+    a Delta table is optimized in its place, while the pipeline runs."""
     size = size_bytes(target)
     if size < 1:
         raise ConfigError(f"--target {target!r} must be a size, as 128MB.")
-    done = write(Folder.at(str(folder)), Folder.at(str(into)), size)
+    is_delta = Path(folder, "_delta_log").is_dir()
+    if into is not None:
+        if is_delta:
+            raise ConfigError(f"{folder} is a Delta table, compacted in its place: leave out NEW.")
+        _parquet(folder, into, size)
+    elif Path(folder).is_dir() and not is_delta:
+        raise ConfigError(f"{folder} is no Delta table: name a new folder for its rows, too.")
+    else:
+        _delta(folder, size, sets)
+
+
+def _delta(folder: str, size: int, sets: list[str] | None) -> None:
+    from tallygate.sinks.delta.compaction import compact as optimize
+    from tallygate.spark.session import session
+
+    spark = session("compact", settings=resolve_settings(sets=sets), delta=True)
+    done = optimize(folder, size, spark)
+    spark.stop()
+    print(f"{folder} has {done.files:,} files in the place of {done.files_before:,} small ones.")
+
+
+def _parquet(folder: str, into: Path, size: int) -> None:
+    from tallygate.sinks.parquet.compaction import compact as write
+    from tallygate.sinks.parquet.folder import Folder as Rows
+
+    done = write(Rows.at(folder), Rows.at(str(into)), size)
     print(f"{into} has {done.rows:,} rows in {done.files:,} files, made of {done.files_before:,}.")
     print(f"Set sink.parquet to {into}; remove {folder} when nobody reads it any more.")

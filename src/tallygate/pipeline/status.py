@@ -44,6 +44,11 @@ class PipelineStatus:
         lags: Mapping[str, int] | None = self.progress.get("lag")
         return None if lags is None else sum(lags.values())
 
+    @property
+    def late(self) -> int:
+        """Rows of this run that the watermark had overtaken, by the last heartbeat."""
+        return int((self.progress.get("state") or {}).get("late", 0))
+
 
 def pipelines(settings: Settings) -> list[PipelineStatus]:
     """Those of the configured PostgreSQL, if there is one, and those that ran here into others."""
