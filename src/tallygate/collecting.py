@@ -5,7 +5,8 @@ that there are. A block of records is 10,000 such objects, none of them in a cyc
 gone: by that alone, reading from Kafka takes twice as long. So what a program has loaded is put
 aside, and the rest is looked through only when far more has piled up than a block.
 
-This is for our programs and Spark's workers: in a process of the user's, the collector is theirs.
+This is for Spark's workers and for commands that only read and write records: in a process of the
+user's the collector is theirs.
 """
 
 import gc

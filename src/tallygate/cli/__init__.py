@@ -26,7 +26,6 @@ from tallygate.cli import (
 )
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
-from tallygate.collecting import collect_seldom
 from tallygate.errors import TallygateError
 
 __all__ = ["app", "main"]
@@ -73,7 +72,6 @@ def _root(
 
 
 def main() -> None:
-    collect_seldom()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("TALLYGATE_DEBUG"))
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.options import resolve_connection, with_settings
+from tallygate.collecting import collect_seldom
 from tallygate.errors import ConfigError, InputError
 from tallygate.units import time_ms
 
@@ -75,6 +76,7 @@ def consume(
     settings: "Settings",
 ) -> None:
     """Read topics; Ctrl-C ends cleanly."""
+    collect_seldom()
     from tallygate.kafka.reader import read
 
     if group is not None and key is not None and limit is not None:

@@ -16,6 +16,7 @@ from tallygate.cli.options import (
     with_settings,
 )
 from tallygate.cli.output import Format, progress_display, show
+from tallygate.collecting import collect_seldom
 from tallygate.errors import ConfigError, TallygateError, TopicError
 from tallygate.units import duration_ms, human_size
 
@@ -132,6 +133,7 @@ def produce(
     settings: "Settings",
 ) -> None:
     """Load a file into a topic: lines, JSON lines, CSV, Parquet or Avro."""
+    collect_seldom()
     from tallygate.kafka.loader import Load, load
     from tallygate.kafka.producer import producer_properties
     from tallygate.records.files import FileFormat, guess_format
