@@ -229,7 +229,10 @@ def _yaml(steps: str) -> str:
             r"line 6: transform\.0: column 'text' is string.*CAST\(text AS timestamp\)",
         ),
         ("- watermark: {att: 1 minute}", r"there is no column 'att'; did you mean 'at'\?"),
-        ("- name: a\n  sql: SELECT 1\n- name: a\n  sql: SELECT 2", "two views are called 'a'"),
+        (
+            "- name: a\n  sql: SELECT 1\n- name: a\n  sql: SELECT 2",
+            r"line 8: transform\.1\.name is called 'a' like another view",
+        ),
         ("- sql: SELECT 1\n  dedup: id", "line 6: transform.0 does sql and dedup; a step does"),
         ("- function: nomodule:f", r"line 6: transform\.0: 'nomodule:f' cannot be imported"),
         ("- from: sourc\n  dedup: id", r"there is no view 'sourc'; did you mean 'source'\?"),
