@@ -38,8 +38,8 @@ from tallygate.settings import Settings, nearest
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
-from tallygate.spark.refusals import states, warnings
 from tallygate.spark.session import session
+from tallygate.spark.states import states, warnings
 from tallygate.spec import (
     NAME,
     Console,
@@ -57,6 +57,7 @@ from tallygate.spec import (
     Rate,
     Socket,
     check_delivery,
+    instead_of_append,
     load_spec,
     look_in,
     validated,
@@ -185,6 +186,7 @@ class Pipeline(PipelineSpec):
             checkpoint=path,
             connection=connection,
             mode=self.sink.mode,
+            instead=instead_of_append(self.sink),
             trigger=trigger,
             decoder=None if raw is None else decoder_of(raw),
             fetches=raw is not None and fetchable(raw, connection),
@@ -319,6 +321,7 @@ def write_stream(
         connection,
         sink.mode,
         trigger or {},
+        instead=instead_of_append(sink),
         limits=dead_letters or DeadLetters(),
         accept_loss=accept_loss,
         adopts=True,
