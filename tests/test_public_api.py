@@ -87,7 +87,7 @@ LAYERS = (
     ("sinks.parquet.compaction", "sinks.parquet.writer"),
     ("sinks.parquet.sink",),
     ("sinks.parquet.store",),
-    ("pipeline.lateness",),
+    ("pipeline.lateness", "pipeline.schema"),
     (
         "pipeline.source",
         "pipeline.engine",
