@@ -61,7 +61,8 @@ LAYERS = (
     ("stack",),
     ("consumer.run", "consumer.dead_letters"),
     ("spark.session", "spark.plan", "spark.checkpoint", "spark.standalone"),
-    ("spark.refusals", "spark.warming"),
+    ("spark.states", "spark.warming"),
+    ("spark.refusals",),
     ("ledger.postgres", "ledger.group"),
     ("sinks.sink", "sinks.local_run"),
     ("sinks.store", "sinks.tasks"),
@@ -87,7 +88,7 @@ LAYERS = (
     ("sinks.parquet.compaction", "sinks.parquet.writer"),
     ("sinks.parquet.sink",),
     ("sinks.parquet.store",),
-    ("pipeline.lateness",),
+    ("pipeline.lateness", "pipeline.schema"),
     (
         "pipeline.source",
         "pipeline.engine",

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
-from tallygate.spec import Delta
+from tallygate.spec import Console, Delta, Memory, Parquet
 
 SCHEMA = "id long, animal string, beach string, at timestamp"
 UPSERT = Postgres("t", mode="upsert", key="animal")
@@ -59,8 +59,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (
         "SELECT animal, count(*) AS n FROM source GROUP BY animal",
-        {"sink": KafkaSink("t")},
-        "only be appended once it is final",
+        {"sink": Delta("t")},
+        "only be appended once it is final.*, or use mode upsert with the groups as the key",
     ),
     (
         "SELECT n, count(*) AS m FROM (SELECT animal, count(*) AS n FROM source GROUP BY animal) "
@@ -94,6 +94,45 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
+REPLACE = {"sink": Postgres("t", mode="replace")}
+REFUSED += [
+    (
+        "SELECT animal, count(*) AS n FROM (SELECT * FROM source ORDER BY at) GROUP BY animal",
+        REPLACE,
+        "ORDER BY needs all rows.*and not what goes into the aggregate",
+    ),
+    (
+        "SELECT animal, count(*) AS n FROM (SELECT * FROM source LIMIT 9) GROUP BY animal",
+        REPLACE,
+        "LIMIT has no meaning.*only the result of an aggregate",
+    ),
+    ("SELECT id FROM source", REPLACE, "mode replace writes the whole result anew.*GROUP BY"),
+    (None, REPLACE, "mode replace writes the whole result anew.*Use mode append"),
+    (
+        "SELECT animal, max(r) AS r FROM (SELECT animal, rand() AS r FROM source) GROUP BY animal",
+        {"sink": UPSERT},
+        r"transform of 'checked': rand\(\) AS r gives other values.*the state was computed with "
+        r"the old ones\. Derive the value from the record",
+    ),
+    (
+        [WATERMARK, {"sql": "SELECT *, uuid() AS u FROM previous"}, {"dedup": ["u"]}],
+        {},
+        "uuid.* AS u gives other values.*the state was computed with the old ones",
+    ),
+]
+REFUSED += [
+    (
+        "SELECT animal, count(*) AS n FROM source GROUP BY animal",
+        {"sink": sink, "delivery": delivery},
+        f"only be appended once it is final.* by a window, or {said}",
+    )
+    for sink, delivery, said in (
+        (KafkaSink("t"), "exactly-once", "write to PostgreSQL or Delta, with mode upsert and the"),
+        (Parquet("t"), "exactly-once", "write to PostgreSQL or Delta, with mode upsert and the"),
+        (Memory("t"), "at-least-once", r"use mode replace\."),
+        (Console(), "at-least-once", "use mode upsert, which gives a group again"),
+    )
+]
 PIVOT = {"on": "animal", "values": ["shark", "turtle"]}
 REFUSED += [
     (
@@ -155,16 +194,69 @@ TWO = {
 }
 
 
+BOTH = [
+    {"from": "a", "name": "first", **WATERMARK},
+    {"from": "b", "name": "second", **WATERMARK},
+]
+ONE = [BOTH[0], {"name": "second", "sql": "SELECT * FROM b"}]
+WITHIN = "second.at BETWEEN first.at AND first.at + INTERVAL 1 HOUR"
+
+
+@pytest.mark.parametrize(
+    ("before", "condition", "growing"),
+    [
+        (BOTH, f"ON first.id = second.id AND {WITHIN}", []),
+        (BOTH, f"ON first.id = second.id WHERE {WITHIN}", []),
+        (BOTH, "ON first.id = second.id AND first.at = second.at", []),
+        (BOTH, "ON first.id = second.id", ["first", "second"]),
+        (BOTH, "ON first.id = second.id AND second.at >= first.at", ["first"]),
+        (ONE, f"ON first.id = second.id AND {WITHIN}", ["first", "second"]),
+        (ONE, "ON first.id = second.id", ["first", "second"]),
+    ],
+)
+def test_a_join_of_streams_forgets_by_watermarks_and_bounds_of_time(
+    spark: SparkSession,
+    settings: Settings,
+    before: list[dict[str, Any]],
+    condition: str,
+    growing: list[str],
+) -> None:
+    join = {"sql": f"SELECT first.id FROM first JOIN second {condition}"}
+    seen = _look(spark, settings, [*before, join], **TWO)
+    for side in ("first", "second"):
+        until = "for ever" if side in growing else "until the watermark passes"
+        assert re.search(
+            f"join: a row for each record of {side}, about .*?, {until}", seen["state"]
+        )
+        warned = f"keeps every record of {side} in its state for ever" in seen.get("warning", "")
+        assert warned == (side in growing)
+
+
 def test_a_join_of_streams_without_watermarks_is_a_warning_or_refused(
     spark: SparkSession, settings: Settings
 ) -> None:
     inner = "SELECT a.id FROM a JOIN b ON a.id = b.id"
     seen = _look(spark, settings, inner, **TWO)
-    assert "keeps every record of (id, at" in seen["warning"]
-    assert seen["state"].startswith("join: a row for each record of both sides, about ")
+    assert "the join keeps every record of a in its state for ever" in seen["warning"]
+    assert "the join keeps every record of b in its state for ever" in seen["warning"]
+    assert "Add a watermark to both sides and bounds of time" in seen["warning"]
     assert seen["state"].endswith("for ever")
     with pytest.raises(ConfigError, match="outer join of two streams.*BETWEEN"):
         _look(spark, settings, inner.replace("JOIN", "LEFT JOIN"), **TWO)
+
+
+def test_dropping_duplicates_forgets_by_its_own_columns(
+    spark: SparkSession, settings: Settings
+) -> None:
+    def over(*columns: str) -> dict[str, str]:
+        def once(source: DataFrame) -> DataFrame:
+            return source.withWatermark("at", "1 hour").dropDuplicates(list(columns))
+
+        return _look(spark, settings, once)
+
+    assert over("id", "at")["state"].endswith("until the watermark passes")
+    assert over("id")["state"].endswith("for ever")
+    assert "dropDuplicates remembers every (id) without end" in over("id")["warning"]
 
 
 def test_a_subquery_may_shuffle(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
@@ -192,14 +284,43 @@ def test_what_check_shows(spark: SparkSession, settings: Settings) -> None:
     }
     seen = _look(spark, settings, [WATERMARK, windows])
     assert seen["columns"].startswith("window_start:timestamp,window_end:timestamp,animal:string")
-    assert "aggregate: a row for each (window, animal)" in seen["state"]
-    assert seen["state"].endswith("until the watermark passes")
+    size = re.fullmatch(
+        r"aggregate: a row for each \(window, animal\), about (\d+) bytes, which makes (\d+) MB "
+        "for a million of them, until the watermark passes",
+        seen["state"],
+    )
+    assert size is not None
+    assert size[1] == size[2]
+    assert seen["plan"] == "wide: Aggregate may mix rows of several records"
     assert "warning" not in seen
     seen = _look(
         spark, settings, "SELECT animal, count(*) AS n FROM source GROUP BY 1", sink=UPSERT
     )
     assert "keeps a row for each (animal) without end" in seen["warning"]
     assert seen["commit"] == "exactly-once, staged; small batches by the driver"
+
+
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        ("SELECT id FROM source WHERE id > 0", "narrow"),
+        (
+            "SELECT /*+ REPARTITION(2) */ id FROM source",
+            "wide: Repartition may mix rows of several records",
+        ),
+        (
+            "SELECT id FROM source DISTRIBUTE BY id",
+            "wide: RepartitionByExpression may mix rows of several records",
+        ),
+    ],
+)
+def test_a_shuffle_is_shown_as_wide(
+    spark: SparkSession, settings: Settings, query: str, plan: str
+) -> None:
+    seen = _look(spark, settings, query)
+    assert seen["plan"] == plan
+    way = "by partition" if plan == "narrow" else "staged"
+    assert seen["commit"] == f"exactly-once, {way}; small batches by the driver"
 
 
 def _yaml(steps: str) -> str:
@@ -229,7 +350,10 @@ def _yaml(steps: str) -> str:
             r"line 6: transform\.0: column 'text' is string.*CAST\(text AS timestamp\)",
         ),
         ("- watermark: {att: 1 minute}", r"there is no column 'att'; did you mean 'at'\?"),
-        ("- name: a\n  sql: SELECT 1\n- name: a\n  sql: SELECT 2", "two views are called 'a'"),
+        (
+            "- name: a\n  sql: SELECT 1\n- name: a\n  sql: SELECT 2",
+            r"line 8: transform\.1\.name is called 'a' like another view",
+        ),
         ("- sql: SELECT 1\n  dedup: id", "line 6: transform.0 does sql and dedup; a step does"),
         ("- function: nomodule:f", r"line 6: transform\.0: 'nomodule:f' cannot be imported"),
         ("- from: sourc\n  dedup: id", r"there is no view 'sourc'; did you mean 'source'\?"),

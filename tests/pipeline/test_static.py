@@ -148,5 +148,5 @@ def test_a_delta_table_can_be_the_static_side(flow: Flow) -> None:
 
 def test_a_side_that_is_not_there_is_said(flow: Flow, tmp_path: Path) -> None:
     side = {"names": {"file": str(tmp_path / "none.csv"), "schema": "account string, name string"}}
-    with pytest.raises(ConfigError, match=r"static\.names: .*none\.csv does not exist"):
+    with pytest.raises(ConfigError, match=r"static\.names of .*none\.csv does not exist"):
         flow.run(transform=NAMED, static=side)

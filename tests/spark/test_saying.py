@@ -15,6 +15,13 @@ def test_codes_are_left_out() -> None:
     assert reason(Exception(said)) == "The view `x` is not there"
 
 
+def test_a_class_is_left_out_where_a_code_says_more() -> None:
+    said = "org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed CSV record: 2"
+    assert reason(Exception(said)) == "Malformed CSV record: 2"
+    alone = 'java.lang.NumberFormatException: For input string: "x"'
+    assert reason(Exception(alone)) == alone
+
+
 def test_of_a_traceback_the_last_line_tells() -> None:
     assert reason(Exception(PYTHON)) == "ZeroDivisionError: division by zero"
 

@@ -28,7 +28,7 @@ def _load(folder: Path, text: str) -> None:
         ("{table: t}", "payments", "line 3: sink is no sink; write a mapping"),
         ("{table: t}", "{postgres: t}", "line 3: sink.postgres is no field; there are table, "),
         ("{table: t}", "{topc: t}", "line 3: sink.topc is no field; did you mean 'topic'?"),
-        ("{table: t}", "{parquet: t, mode: append}", "sink.mode is no field; there are parquet"),
+        ("{table: t}", "{parquet: t, size: 9}", "sink.size is no field; there are parquet, mode"),
         ("text}", "text, start: yesterday}", "line 2: source.start 'yesterday' is no time"),
         ("name: n", "name: n\ntrigger: forever", "line 2: trigger 'forever' is no interval"),
         (
@@ -44,7 +44,7 @@ def _load(folder: Path, text: str) -> None:
         (
             "name: n",
             "name: n\nstatic: {previous: {file: a.csv, schema: id long}}\ntransform: SELECT 1",
-            "a view is called 'previous', which stands for the step before",
+            "line 2: static.previous cannot be called 'previous', which stands for the step before",
         ),
     ],
 )
@@ -54,6 +54,109 @@ def test_a_wrong_file_is_refused_with_the_place(
     _load(tmp_path, FILE)
     with pytest.raises(ConfigError, match="p.yaml") as raised:
         _load(tmp_path, FILE.replace(old, new))
+    assert said in str(raised.value)
+
+
+TOPIC = "a topic keeps every record and cannot take one back; append, or write to PostgreSQL or"
+FOLDER = "a file that readers may have open is never changed; append, or write to PostgreSQL or"
+VIEW = "a view in memory has no key by which to find the row to change; append, replace the whole"
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ("topic: t\n  mode: upsert", f"line 5: sink.mode cannot be upsert: {TOPIC} Delta"),
+        ("topic: t\n  mode: replace", f"line 5: sink.mode cannot be replace: {TOPIC} Delta"),
+        ("topic: t\n  key: id\n  mode: upsert", f"line 6: sink.mode cannot be upsert: {TOPIC}"),
+        ("parquet: t\n  mode: upsert", f"line 5: sink.mode cannot be upsert: {FOLDER} Delta"),
+        # Not that the sink has no key: with one it would be refused all the same.
+        ("parquet: t\n  key: id\n  mode: upsert", f"line 6: sink.mode cannot be upsert: {FOLDER}"),
+        ("parquet: t\n  mode: replace", f"line 5: sink.mode cannot be replace: {FOLDER}"),
+        ("memory: t\n  mode: upsert", f"line 5: sink.mode cannot be upsert: {VIEW}"),
+        ("console: 9\n  mode: update", "line 5: sink.mode input should be 'append', 'upsert' or"),
+    ],
+)
+def test_a_sink_refuses_a_mode_that_it_cannot_take(tmp_path: Path, sink: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="p.yaml") as raised:
+        _load(tmp_path, FILE.replace("sink: {table: t}", f"sink:\n  {sink}"))
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "{topic: t, mode: append}",
+        "{parquet: t, mode: append}",
+        *(
+            f"{{{of}: m, mode: {mode}}}\ndelivery: at-least-once"
+            for of, modes in (
+                ("memory", ("append", "replace")),
+                ("foreach", ("append", "upsert", "replace")),
+            )
+            for mode in modes
+        ),
+    ],
+)
+def test_a_mode_that_the_sink_has_can_be_said(tmp_path: Path, sink: str) -> None:
+    _load(tmp_path, FILE.replace("{table: t}", sink))
+
+
+@pytest.mark.parametrize("place", ["table: t", "delta: t"])
+def test_upsert_needs_a_key(tmp_path: Path, place: str) -> None:
+    said = "p.yaml, line 3: sink with mode upsert needs a key: the columns that identify a row."
+    with pytest.raises(ConfigError, match=said):
+        _load(tmp_path, FILE.replace("table: t", f"{place}, mode: upsert"))
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_key_of_delta_needs_upsert(tmp_path: Path, mode: str) -> None:
+    said = f"line 3: sink with mode {mode} has no use for a key; it goes with upsert"
+    with pytest.raises(ConfigError, match=said):
+        _load(tmp_path, FILE.replace("table: t", f"delta: t, mode: {mode}, key: id"))
+
+
+@pytest.mark.parametrize("values", ["", "values: []", "values:"])
+def test_a_pivot_has_its_columns_listed(tmp_path: Path, values: str) -> None:
+    steps = f"transform:\n- sql: SELECT 1\n- pivot:\n    on: animal\n    {values}\n"
+    with pytest.raises(ConfigError, match="p.yaml") as raised:
+        _load(tmp_path, FILE + steps)
+    assert f"line {8 if values else 6}: transform.1.pivot.values must list the values that " in str(
+        raised.value
+    )
+    assert "columns of a stream are fixed before it starts" in str(raised.value)
+    assert "all other values go to the column `other`" in str(raised.value)
+
+
+def test_a_misspelt_field_of_a_pivot_is_said_to_be_that(tmp_path: Path) -> None:
+    steps = "transform:\n- pivot: {on: animal, valeus: [shark]}\n"
+    with pytest.raises(ConfigError, match=r"pivot\.valeus is no field; did you mean 'values'"):
+        _load(tmp_path, FILE + steps)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            "transform:\n- name: a\n  sql: SELECT 1\n- sql: SELECT 2\n  name: a\n",
+            "line 8: transform.1.name is called 'a' like another view before it",
+        ),
+        (
+            "transform:\n- sql: SELECT 1\n- name: source\n  sql: SELECT 2\n",
+            "line 6: transform.1.name is called 'source' like another view before it",
+        ),
+        (
+            "static:\n  source: {file: a.csv, schema: id long}\ntransform: SELECT 1\n",
+            "line 5: static.source is called 'source' like another view before it",
+        ),
+        (
+            "transform:\n- name: a b\n  sql: SELECT 1\n",
+            "line 5: transform.0.name 'a b' cannot name a view",
+        ),
+    ],
+)
+def test_a_name_is_refused_where_it_stands(tmp_path: Path, more: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="p.yaml") as raised:
+        _load(tmp_path, FILE + more)
     assert said in str(raised.value)
 
 

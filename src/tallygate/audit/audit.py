@@ -25,10 +25,8 @@ from tallygate.audit.verdict import Report
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.launch import look
 from tallygate.pipeline.pipeline import Pipeline
-from tallygate.pipeline.static import Statics
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.stack import running_dsn
 
 __all__ = ["audit"]
 
@@ -51,7 +49,7 @@ def audit(
         asked = scope
         if sample is not None:
             scope = scope.sampled(sample)
-        statics = Statics(spark, pipeline.static, lambda: running_dsn(settings))
+        statics = pipeline.statics(spark, settings)
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
         late = evidence.claims.letters if pipeline.dead_letters.late else frozenset()
         source = Source(pipeline, spark, connection, statics, checkpoint, late)

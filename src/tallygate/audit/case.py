@@ -65,7 +65,7 @@ class Case:
 
     @property
     def mode(self) -> str:
-        return str(getattr(self.source.pipeline.sink, "mode", "append"))
+        return self.source.pipeline.sink.mode
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -43,7 +43,6 @@ from tallygate.kafka.reader import From, Reading, read, to_record
 from tallygate.ledger.letters import Coordinates
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline.pipeline import Pipeline
-from tallygate.pipeline.static import Statics
 from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES
 from tallygate.records.record import Record
@@ -52,7 +51,6 @@ from tallygate.sinks.tasks import within
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import read_plan
 from tallygate.spark.saying import reason
-from tallygate.stack import running_dsn
 
 __all__ = ["Trace", "trace_record", "trace_rows"]
 
@@ -111,7 +109,7 @@ class _Tracing:
         cls, pipeline: Pipeline, settings: Settings, spark: SparkSession
     ) -> Iterator["_Tracing"]:
         connection = kafka_source(pipeline, settings)
-        statics = Statics(spark, pipeline.static, lambda: running_dsn(settings))
+        statics = pipeline.statics(spark, settings)
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
         source = Source(pipeline, spark, connection, statics, checkpoint)
         with (

@@ -49,6 +49,8 @@ class Job:
     """As many as the user asks for; None leaves the choice."""
     delivery: str = "exactly-once"
     to_topic: bool = False
+    instead: str = "use mode upsert with the groups as the key"
+    """What to do with groups that cannot be appended, for messages."""
     where: str = "the transform"
     """What the transform is called in messages."""
 

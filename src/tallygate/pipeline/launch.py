@@ -57,7 +57,7 @@ def _look(job: Job, checkpoint: Checkpoint | None) -> tuple[Plan, Shape]:
     frame = job.build(job.store.keeper(), checkpoint, None)
     plan = read_plan(frame)
     try:
-        refuse(frame, job.mode, repeats=_repeats(job, plan))
+        refuse(frame, job.mode, instead=job.instead, repeats=_repeats(job, plan))
     except ConfigError as error:
         raise ConfigError(f"{job.where}: {error}") from None
     if job.decoder is None:

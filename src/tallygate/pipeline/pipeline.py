@@ -18,6 +18,7 @@ from tallygate.pipeline.lateness import Lateness, lateness_of
 from tallygate.pipeline.launch import SHUFFLE_PARTITIONS, look
 from tallygate.pipeline.running import Counts, Heart, Summary, launched, run_job
 from tallygate.pipeline.source import (
+    check_files,
     decoded,
     decoder_of,
     fetchable,
@@ -38,8 +39,8 @@ from tallygate.settings import Settings, nearest
 from tallygate.sinks.store import Keeper, Shape
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
-from tallygate.spark.refusals import states, warnings
 from tallygate.spark.session import session
+from tallygate.spark.states import states, warnings
 from tallygate.spec import (
     NAME,
     Console,
@@ -57,6 +58,7 @@ from tallygate.spec import (
     Rate,
     Socket,
     check_delivery,
+    instead_of_append,
     load_spec,
     look_in,
     validated,
@@ -84,13 +86,15 @@ class Pipeline(PipelineSpec):
         return pipeline
 
     def look(self, spark: SparkSession, settings: Settings) -> dict[str, str]:
-        """How the pipeline would be written; neither Kafka nor the store is asked."""
+        """How the pipeline would be written; neither Kafka nor the store is asked. Of files that
+        are there already, the first rows must fit their schema."""
         anywhere = settings.with_flags({"kafka.bootstrap.servers": "localhost:9092"})
         if isinstance(self.sink, Postgres) and self.sink.dsn is None:
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
         job = self.job(spark, anywhere, {}, static_settings=settings)
         plan, shape = look(job)
         self._check_key(shape)
+        self._check_files(spark, settings)
         kept = states(plan.frame)
         found = {
             "source": ", ".join(_said(each) for each in self.streams.values()),
@@ -115,6 +119,12 @@ class Pipeline(PipelineSpec):
                     f"{self.where('sink', 'key')}: {name!r} is no column of what the pipeline "
                     f"gives{nearest(name, columns)}"
                 )
+
+    def _check_files(self, spark: SparkSession, settings: Settings) -> None:
+        for name, source in self.streams.items():
+            if isinstance(source, Files):
+                check_files(spark, source, self._where_in(name))
+        self.statics(spark, settings).check_files()
 
     def _ways(self, shape: Shape) -> str:
         if isinstance(self.sink, Postgres):
@@ -146,7 +156,7 @@ class Pipeline(PipelineSpec):
             counts.add(progress)
             told(progress)
 
-        statics = self._statics(running, settings)
+        statics = self.statics(running, settings)
         began, late = time.monotonic(), 0
         while True:
             checkpoint = Checkpoint(running, self.checkpoint_path(settings))
@@ -172,7 +182,7 @@ class Pipeline(PipelineSpec):
         connection = source_connection(self, settings)
         raw, path = self._raw, self.checkpoint_path(settings)
         asked = settings.section("spark.conf").get(SHUFFLE_PARTITIONS)
-        statics = self._statics(spark, static_settings or settings)
+        statics = self.statics(spark, static_settings or settings)
         topics = read_topics(self)
         return Job(
             name=self.name,
@@ -184,9 +194,10 @@ class Pipeline(PipelineSpec):
             ),
             checkpoint=path,
             connection=connection,
-            mode=getattr(self.sink, "mode", "append"),
+            mode=self.sink.mode,
+            instead=instead_of_append(self.sink),
             trigger=trigger,
-            decoder=None if raw is None else decoder_of(raw),
+            decoder=None if raw is None else decoder_of(raw, where=self._where_in("source")),
             fetches=raw is not None and fetchable(raw, connection),
             limits=self.dead_letters,
             accept_loss=accept_loss,
@@ -208,8 +219,12 @@ class Pipeline(PipelineSpec):
             return self.source if isinstance(self.sink, Postgres | KafkaSink) else None
         return None
 
-    def _statics(self, spark: SparkSession, settings: Settings) -> Statics:
-        return Statics(spark, self.static, lambda: running_dsn(settings))
+    def statics(self, spark: SparkSession, settings: Settings) -> Statics:
+        return Statics(spark, self.static, lambda: running_dsn(settings), self.where)
+
+    def _where_in(self, stream: str) -> Callable[[str], str]:
+        """What a field of a source is called in messages."""
+        return lambda field: self.where(*self.place_of(stream), field)
 
     @property
     def needs_delta(self) -> bool:
@@ -244,8 +259,8 @@ class Pipeline(PipelineSpec):
                 return raw.select(*RECORDS.names, HEADERS.name)
             return raw_stream(spark, self._raw, connection).select(*RECORDS.names)
         views = {
-            name: self._stream(spark, source, connection, keeper, lateness, needed)
-            for name, source in self.streams.items()
+            name: self._stream(spark, name, connection, keeper, lateness, needed)
+            for name in self.streams
         }
         if self.transform is None and isinstance(self.source, Kafka):
             extra = set(METADATA.names) - set(COORDINATES)
@@ -256,17 +271,18 @@ class Pipeline(PipelineSpec):
     def _stream(
         self,
         spark: SparkSession,
-        source: Kafka | Files | Socket | Rate,
+        name: str,
         connection: Connection | None,
         keeper: Keeper,
         lateness: Lateness | None,
         needed: Collection[str] | None,
     ) -> DataFrame:
+        source, where = self.streams[name], self._where_in(name)
         if not isinstance(source, Kafka):
-            return other_stream(spark, source)
+            return other_stream(spark, source, where)
         assert connection is not None
         raw = raw_stream(spark, source, connection)
-        return decoded(raw, source, keeper, lateness=lateness, needed=needed)
+        return decoded(raw, source, keeper, lateness=lateness, needed=needed, where=where)
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":
@@ -317,8 +333,9 @@ def write_stream(
         store_of(sink, name, delivery, connection, (), frame.sparkSession, settings),
         checkpoint,
         connection,
-        getattr(sink, "mode", "append"),
+        sink.mode,
         trigger or {},
+        instead=instead_of_append(sink),
         limits=dead_letters or DeadLetters(),
         accept_loss=accept_loss,
         adopts=True,

@@ -9,20 +9,22 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
 from tallygate.ledger.letters import letter_of
 from tallygate.pipeline.lateness import Lateness
+from tallygate.pipeline.schema import check_sample, declared
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder, fit_records
 from tallygate.sinks.store import Keeper
@@ -30,9 +32,21 @@ from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
-__all__ = ["FETCH_WAIT_MS", "decoded", "decoder_of", "fetchable", "other_stream", "raw_stream"]
+__all__ = [
+    "FETCH_WAIT_MS",
+    "check_files",
+    "decoded",
+    "decoder_of",
+    "fetchable",
+    "other_stream",
+    "raw_stream",
+]
 
 FETCH_WAIT_MS = 20
+Where = Callable[[str], str]
+"""What a field of the source is called in messages."""
+SOURCE: Where = "source.{}".format
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 
 def raw_stream(
@@ -56,7 +70,9 @@ def raw_stream(
     return reader.options(**source.options).load()
 
 
-def other_stream(spark: SparkSession, source: Files | Socket | Rate) -> DataFrame:
+def other_stream(
+    spark: SparkSession, source: Files | Socket | Rate, where: Where = SOURCE
+) -> DataFrame:
     """The rows of a source that is not Kafka."""
     reader = spark.readStream
     if isinstance(source, Socket):
@@ -66,18 +82,29 @@ def other_stream(spark: SparkSession, source: Files | Socket | Rate) -> DataFram
     if isinstance(source, Rate):
         return reader.format("rate").option("rowsPerSecond", source.rate).load()
     if ":/" not in source.folder and not Path(source.folder).is_dir():
-        raise ConfigError(f"source.folder {source.folder!r} is no folder.")
-    if source.schema_ is not None:
-        _declared(source.schema_)
-        reader = reader.schema(source.schema_)
-    if source.format in ("csv", "json"):
-        # A line that does not fit stops the pipeline: Spark's own way would make nulls of it.
-        reader = reader.option("mode", "FAILFAST")
+        raise ConfigError(f"{where('folder')}: {source.folder!r} is no folder.")
+    reader = _of_files(reader, source, where)
     # Spark passes files over that are a week older than the newest: nothing is skipped in silence.
     reader = reader.option("maxFileAge", "36500d")
     if source.max_files is not None:
         reader = reader.option("maxFilesPerTrigger", source.max_files)
-    return reader.options(**source.options).format(source.format).load(source.folder)
+    return reader.load(source.folder)
+
+
+def check_files(spark: SparkSession, source: Files, where: Where) -> None:
+    """Raise if files that are there already do not fit the schema."""
+    rows = _of_files(spark.read, source, where).load(source.folder)
+    check_sample(rows, where("schema"))
+
+
+def _of_files(reader: Reader, source: Files, where: Where) -> Reader:
+    if source.schema_ is not None:
+        declared(source.schema_, where("schema"))
+        reader = reader.schema(source.schema_)
+    if source.format in ("csv", "json"):
+        # A line that does not fit stops the pipeline: Spark's own way would make nulls of it.
+        reader = reader.option("mode", "FAILFAST")
+    return reader.options(**source.options).format(source.format)
 
 
 def _start(source: Kafka) -> dict[str, str]:
@@ -96,7 +123,9 @@ def fetchable(source: Kafka, connection: Connection | None) -> bool:
     return connection is not None and not (source.options or connection.java_properties)
 
 
-def decoder_of(source: Kafka, metadata: tuple[str, ...] = COORDINATES) -> Decoder:
+def decoder_of(
+    source: Kafka, metadata: tuple[str, ...] = COORDINATES, where: Where = SOURCE
+) -> Decoder:
     """The decoder for the source's format and schema; making it refuses types that it lacks."""
     if source.format == "avro":
         fields = avro.arrow_schema(source.avro_schema or "")
@@ -104,28 +133,18 @@ def decoder_of(source: Kafka, metadata: tuple[str, ...] = COORDINATES) -> Decode
         fields = pa.schema([("value", pa.string() if source.format == "text" else pa.binary())])
     else:
         try:
-            fields = _declared(source.schema_ or "")
+            fields = to_arrow_schema(declared(source.schema_ or "", where("schema")))
         except PySparkException as error:  # varchar(10), for one, is no type of Arrow
             raise ConfigError(
-                f"source.schema {source.schema_!r} cannot be decoded: {reason(error)}."
+                f"{where('schema')}: {source.schema_!r} cannot be decoded: {reason(error)}."
             ) from None
     reserved = sorted(set(fields.names) & {*METADATA.names, "_headers"})
     if reserved:
         raise ConfigError(
-            f"source.schema has a field {reserved[0]!r}; that name stands for a record's metadata."
+            f"{where('schema')} has a field {reserved[0]!r}; that name stands for a record's "
+            "metadata."
         )
     return Decoder(source.format, fields, metadata, source.avro_schema)
-
-
-def _declared(ddl: str) -> pa.Schema:
-    try:
-        schema = t.StructType.fromDDL(ddl)
-    except PySparkException as error:
-        raise ConfigError(
-            f"source.schema {ddl!r} cannot be read: {reason(error)}. "
-            "Write it as `id long, name string`."
-        ) from None
-    return to_arrow_schema(cast(t.StructType, schema))
 
 
 def decoded(
@@ -136,12 +155,13 @@ def decoded(
     metadata: tuple[str, ...] = tuple(METADATA.names),
     lateness: Lateness | None = None,
     needed: Collection[str] | None = None,
+    where: Where = SOURCE,
 ) -> DataFrame:
     """The source's fields and metadata; what is unfit is left with the keeper, and by `lateness`
     what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
     `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
     read it nevertheless is an error."""
-    decoder = decoder_of(source, metadata)
+    decoder = decoder_of(source, metadata, where)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(HEADERS_DDL))

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tallygate.errors import ConfigError
+from tallygate.pipeline.schema import check_sample, declared
 from tallygate.postgres.connecting import connect, jdbc
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.saying import reason
@@ -45,6 +46,8 @@ class Statics:
     sides: Mapping[str, Static]
     dsn: Callable[[], str]
     """Of the configured PostgreSQL, for tables that do not say."""
+    where: Callable[..., str]
+    """What a place in the pipeline is called in messages."""
     _begun: float = field(default_factory=time.monotonic)
     _looked: dict[str, float] = field(default_factory=dict)
 
@@ -54,6 +57,12 @@ class Statics:
             name: self.spark.createDataFrame([], self._reader_schema(name, side))
             for name, side in self.sides.items()
         }
+
+    def check_files(self) -> None:
+        """Raise if a side's file, where it is there already, does not fit its schema."""
+        for name, side in self.sides.items():
+            if side.file is not None and side.schema_ is not None and self._is_there(side.file):
+                check_sample(self._read(name), self.where("static", name, "schema"))
 
     def frames(self, checkpoint: Checkpoint) -> dict[str, DataFrame]:
         """The sides as the checkpoint's next batch must see them."""
@@ -162,18 +171,26 @@ class Statics:
         if side.table is not None:
             return self._digest(name, side)
         path = side.file or f"{side.delta}/_delta_log"
-        jvm = self.spark._jvm
-        assert jvm is not None
-        root = jvm.org.apache.hadoop.fs.Path(path)
-        files = root.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
-        if not files.exists(root):
-            raise ConfigError(f"static.{name}: {path} does not exist.")
+        if not self._is_there(path):
+            raise ConfigError(f"{self.where('static', name)}: {path} does not exist.")
+        files, root = self._files_at(path)
         seen, found = [], files.listFiles(root, True)
         while found.hasNext():
             each = found.next()
             seen.append((str(each.getPath()), each.getLen(), each.getModificationTime()))
         seen.sort()
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+
+    def _is_there(self, path: str) -> bool:
+        files, root = self._files_at(path)
+        return bool(files.exists(root))
+
+    def _files_at(self, path: str) -> tuple[Any, Any]:
+        """The file system that has the path, and the path as that knows it."""
+        jvm: Any = self.spark._jvm
+        root = jvm.org.apache.hadoop.fs.Path(path)
+        conf = self.spark._jsparkSession.sessionState().newHadoopConf()
+        return root.getFileSystem(conf), root
 
     def _digest(self, name: str, side: Static) -> str:
         """Of a table's rows, in whatever order."""
@@ -204,7 +221,7 @@ class Statics:
             raise self._unreadable(name, error) from None
 
     def _unreadable(self, name: str, error: Exception) -> ConfigError:
-        return ConfigError(f"static.{name} cannot be read: {reason(error)}")
+        return ConfigError(f"{self.where('static', name)} cannot be read: {reason(error)}.")
 
     def _table(self, side: Static) -> DataFrame:
         url, access = jdbc(self._dsn(side))
@@ -215,10 +232,7 @@ class Statics:
 
     def _reader_schema(self, name: str, side: Static) -> t.StructType:
         if side.schema_ is not None:
-            try:
-                return t._parse_datatype_string(side.schema_)  # type: ignore[return-value]
-            except PySparkException as error:
-                raise ConfigError(f"static.{name}.schema cannot be read: {reason(error)}") from None
+            return declared(side.schema_, self.where("static", name, "schema"))
         return self._read(name).schema
 
 

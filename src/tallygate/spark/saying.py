@@ -9,9 +9,10 @@ __all__ = ["reason"]
 
 
 def reason(error: BaseException) -> str:
-    """What happened, without Spark's codes; of an error in the JVM, what caused it."""
+    """What happened, without Spark's codes and the classes that they go with; of an error in the
+    JVM, what caused it."""
     said = _cause(error) if isinstance(error, Py4JJavaError) else _telling(str(error))
-    said = re.sub(r"^\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
+    said = re.sub(r"^([\w.]+: )?\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
     return said.rstrip(" .;") or type(error).__name__
 
 

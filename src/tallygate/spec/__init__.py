@@ -13,6 +13,7 @@ from tallygate.spec.sinks import (
     Parquet,
     Postgres,
     check_delivery,
+    instead_of_append,
 )
 from tallygate.spec.sources import Files, Kafka, Rate, Socket
 from tallygate.spec.steps import Join, Pivot, Static, Step, Window
@@ -39,6 +40,7 @@ __all__ = [
     "Step",
     "Window",
     "check_delivery",
+    "instead_of_append",
     "load_spec",
     "look_in",
     "validated",

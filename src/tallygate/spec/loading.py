@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
+from tallygate.spec.part import PlacedError
 from tallygate.spec.pipeline import DeadLetters, PipelineSpec
 from tallygate.spec.places import Loader, line_at
 from tallygate.spec.sinks import Console, Delta, Foreach, KafkaSink, Memory, Parquet, Postgres
@@ -75,12 +76,18 @@ def validated(
         return model(**fields)
     except ValidationError as error:
         problems = error.errors()
-        strange = [each for each in problems if each["type"] == "extra_forbidden"]
-        problem = (strange or problems)[0]  # a name that is wrong explains one that is missing
-        path = _without_tags(problem["loc"])
+        there = [each for each in problems if each["type"] != "missing"]
+        problem = (there or problems)[0]  # a name that is wrong explains one that is missing
+        path = [*_without_tags(problem["loc"]), *_place_within(problem)]
         line = line_at(nodes, path)
         place = f"{where}{f', line {line}' if line else ''}"
         raise ConfigError(f"{place}: {_sentence(problem, path, model)}") from None
+
+
+def _place_within(problem: Any) -> Sequence[Any]:
+    """Where in what was looked at the problem is, if whoever looked could tell."""
+    raised = problem.get("ctx", {}).get("error")
+    return raised.place if isinstance(raised, PlacedError) else ()
 
 
 def _without_tags(location: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from tallygate.errors import ConfigError
 
-__all__ = ["Names", "Part", "refusing"]
+__all__ = ["Names", "Part", "PlacedError", "refusing"]
 
 
 def _as_list(value: Any) -> Any:
@@ -29,6 +29,15 @@ def refusing(read: Callable[[str], Any], *words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+class PlacedError(ValueError):
+    """What is wrong with one part of a pipeline, found by looking at all of it."""
+
+    def __init__(self, message: str, *place: str | int) -> None:
+        super().__init__(message)
+        self.place = place
+        """The part, as seen from whoever looked."""
 
 
 class Part(BaseModel):

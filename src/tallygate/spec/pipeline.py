@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, PrivateAttr, SkipValidation, Tag, mod
 from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.functions import is_reference
-from tallygate.spec.part import Part, refusing
+from tallygate.spec.part import Part, PlacedError, refusing
 from tallygate.spec.places import line_of
 from tallygate.spec.sinks import Console, Delivery, Foreach, KafkaSink, Memory, Sink, check_delivery
 from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
@@ -114,6 +114,10 @@ class PipelineSpec(Part):
         line = line_of(self._file, place)
         return f"{self._file}{f', line {line}' if line else ''}: {name}"
 
+    def place_of(self, stream: str) -> tuple[str, ...]:
+        """Where a source stands in the pipeline, by the name of its view."""
+        return ("source",) if self.source is not None else ("sources", stream)
+
     @property
     def streams(self) -> dict[str, Kafka | Files | Socket | Rate]:
         """Every source by the name of its view."""
@@ -131,7 +135,8 @@ class PipelineSpec(Part):
     @model_validator(mode="after")
     def _fits(self) -> "PipelineSpec":
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r}: use letters, digits, dots, dashes, underscores")
+            said = f"{self.name!r} cannot be: use letters, digits, dots, dashes, underscores"
+            raise PlacedError(said, "name")
         if (self.source is None) == (not self.sources):
             raise ValueError("needs either source or sources")
         if self.sources and self.transform is None:
@@ -189,17 +194,28 @@ class PipelineSpec(Part):
 
     def _check_names(self) -> None:
         steps = self.transform if isinstance(self.transform, tuple) else ()
+        named: list[tuple[str, tuple[str | int, ...]]] = [
+            *((name, self.place_of(name)) for name in self.streams),
+            *((name, ("static", name)) for name in self.static),
+            *((step.name, ("transform", n, "name")) for n, step in enumerate(steps) if step.name),
+        ]
         taken: set[str] = set()
-        for name in (*self.streams, *self.static, *(step.name for step in steps if step.name)):
+        for name, place in named:
             if not VIEW.fullmatch(name):
-                raise ValueError(f"{name!r} cannot name a view: use letters, digits, underscores")
+                said = f"{name!r} cannot name a view: use letters, digits, underscores"
+                raise PlacedError(said, *place)
             if name == PREVIOUS:
-                raise ValueError(
-                    f"a view is called {name!r}, which stands for the step before; give it another "
-                    "name"
+                raise PlacedError(
+                    f"cannot be called {name!r}, which stands for the step before; give it "
+                    "another name",
+                    *place,
                 )
             if name in taken:
-                raise ValueError(f"two views are called {name!r}; give one of them another name")
+                raise PlacedError(
+                    f"is called {name!r} like another view before it; give one of the two another "
+                    "name",
+                    *place,
+                )
             taken.add(name)
 
 

@@ -3,7 +3,14 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, SkipValidation, Tag, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SkipValidation,
+    Tag,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.part import Names, Part
@@ -19,9 +26,21 @@ __all__ = [
     "Postgres",
     "Sink",
     "check_delivery",
+    "instead_of_append",
 ]
 
 Delivery = Literal["at-most-once", "at-least-once", "idempotent", "exactly-once"]
+
+
+def _without(modes: tuple[str, ...], why: str) -> BeforeValidator:
+    """Refuse modes that other sinks have and this one cannot take, with the reason."""
+
+    def check(mode: Any) -> Any:
+        if mode in modes:
+            raise ValueError(f"cannot be {mode}: {why}")
+        return mode
+
+    return BeforeValidator(check)
 
 
 class Postgres(Part):
@@ -62,6 +81,14 @@ class KafkaSink(Part):
     """A topic that rows are written to in transactions, which hold the ledger too."""
 
     topic: str = Field(min_length=1, description="The topic.")
+    mode: Annotated[
+        Literal["append"],
+        _without(
+            ("upsert", "replace"),
+            "a topic keeps every record and cannot take one back; append, or write to PostgreSQL "
+            "or Delta, which can",
+        ),
+    ] = Field("append", description="A topic can only be appended to.")
     key: str | None = Field(None, description="The column whose text becomes the record's key.")
     format: Literal["json", "value"] = Field(
         "json", description="json: a row as an object; value: the column `value` as it is."
@@ -84,6 +111,14 @@ class Parquet(Part):
     """A folder of Parquet files in which each batch appears whole, for any reader."""
 
     parquet: str = Field(min_length=1, description="The folder, on a file system of this machine.")
+    mode: Annotated[
+        Literal["append"],
+        _without(
+            ("upsert", "replace"),
+            "a file that readers may have open is never changed; append, or write to PostgreSQL "
+            "or Delta, which can change rows",
+        ),
+    ] = Field("append", description="A folder can only be appended to.")
     coordinates: bool = Field(
         True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
     )
@@ -112,8 +147,10 @@ class Delta(Part):
 
     @model_validator(mode="after")
     def _fits(self) -> "Delta":
-        if (self.mode == "upsert") != bool(self.key):
-            raise ValueError("has mode upsert and key together: the columns that identify a row")
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("with mode upsert needs a key: the columns that identify a row")
+        if self.mode != "upsert" and self.key:
+            raise ValueError(f"with mode {self.mode} has no use for a key; it goes with upsert")
         return self
 
 
@@ -144,9 +181,14 @@ class Memory(Part):
     """A temporary view of the Spark session that holds all rows, for tests and notebooks."""
 
     memory: str = Field(min_length=1, description="The view's name.")
-    mode: Literal["append", "replace"] = Field(
-        "append", description="append adds rows, replace keeps those of the last batch."
-    )
+    mode: Annotated[
+        Literal["append", "replace"],
+        _without(
+            ("upsert",),
+            "a view in memory has no key by which to find the row to change; append, replace the "
+            "whole view, or write to PostgreSQL or Delta",
+        ),
+    ] = Field("append", description="append adds rows, replace keeps those of the last batch.")
 
     def __init__(self, memory: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if memory is None else {"memory": memory}), **fields)
@@ -201,3 +243,14 @@ def check_delivery(delivery: str, sink: Part) -> None:
             f"sink {type(sink).__name__.lower()} keeps no ledger, so {delivery} is not to be had; "
             "say `delivery: at-least-once`"
         )
+
+
+def instead_of_append(sink: Part) -> str:
+    """What to do with groups that change again and again, in place of appending them."""
+    if isinstance(sink, KafkaSink | Parquet):
+        return "write to PostgreSQL or Delta, with mode upsert and the groups as the key"
+    if isinstance(sink, Memory):
+        return "use mode replace"
+    if isinstance(sink, Foreach | Console):
+        return "use mode upsert, which gives a group again when it has changed"
+    return "use mode upsert with the groups as the key"

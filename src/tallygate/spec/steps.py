@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SkipValidation, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from tallygate.spec.part import Names, Part, refusing
+from tallygate.spec.part import Names, Part, PlacedError, refusing
 from tallygate.units import interval_ms
 
 __all__ = ["Join", "Pivot", "Static", "Step", "Window"]
@@ -51,6 +51,19 @@ class Pivot(Part):
     )
     aggregate: str = Field("count(*)", description="What each of them holds.")
     other: bool = Field(True, description="Whether all other values go to a column `other`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_closed(cls, given: Any) -> Any:
+        """Refuse open columns; a field that is misspelt is another matter."""
+        known = isinstance(given, dict) and set(given) <= set(cls.model_fields)
+        if known and not given.get("values"):
+            raise PlacedError(
+                "must list the values that become columns, since the columns of a stream are "
+                "fixed before it starts; all other values go to the column `other`",
+                "values",
+            )
+        return given
 
 
 class Join(Part):
