@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -253,36 +252,52 @@ def test_an_object_of_the_users_own_for_each_task(flow: Flow, tmp_path: Path) ->
         flow.run(sink={"foreach": "pathlib:Path"}, delivery="at-least-once")
 
 
+CHOOSY = """
+from pathlib import Path
+
+HEARD = Path(__file__).with_name("heard")
+
 class Choosy:
-    """Takes the rows of the first task alone, and fails at one of them; named by its module."""
-
-    heard = Path(tempfile.gettempdir()) / f"tallygate-choosy-{os.getpid()}"
-
-    def open(self, partition: int, _: int) -> bool:
+    def open(self, partition, batch):
         return partition == 0
 
-    def process(self, row: Row) -> None:
+    def process(self, row):
         if row.id == 7:
             raise ValueError("not this one")
-        with self.heard.open("a") as file:
-            file.write(f"{row.id}\n")
+        self._hear(row.id)
 
-    def close(self, error: Exception | None) -> None:
-        with self.heard.open("a") as file:
-            file.write(f"closed: {error}\n")
+    def close(self, error):
+        self._hear(f"closed: {error}")
+
+    def _hear(self, what):
+        with HEARD.open("a") as file:
+            file.write(f"{what}\\n")
+"""
 
 
 def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(flow: Flow) -> None:
-    Choosy.heard.unlink(missing_ok=True)
-    fields = {"sink": {"foreach": f"{__name__}:Choosy"}, "delivery": "at-least-once"}
+    """A class of a module beside the pipeline's file, which takes the rows of one task alone."""
+    (flow.folder / "choosy.py").write_text(CHOOSY)
+    spec = {
+        "name": flow.name,
+        "source": {"topic": flow.name, "schema": SCHEMA},
+        "sink": {"foreach": "choosy:Choosy"},
+        "delivery": "at-least-once",
+        "checkpoint": str(flow.checkpoint),
+    }
+    file, heard = flow.folder / "pipeline.yaml", flow.folder / "heard"
+    file.write_text(json.dumps(spec))
+
+    def run() -> None:
+        Pipeline.load(file).run(until="available", settings=flow.settings, spark=flow.spark)
+
     flow.send(5, partition=0)
     flow.send(2, partition=1)
-    flow.run(**fields)
-    heard = Choosy.heard.read_text().splitlines()
-    assert [line for line in heard if line.isdigit()] == ["0", "1", "2", "3", "4"]
-    assert "closed: None" in heard
+    run()
+    lines = heard.read_text().splitlines()
+    assert [line for line in lines if line.isdigit()] == ["0", "1", "2", "3", "4"]
+    assert "closed: None" in lines
     flow.send(1, partition=0)
     with pytest.raises(QueryError, match="not this one"):
-        flow.run(**fields)
-    assert "closed: not this one" in Choosy.heard.read_text()
-    Choosy.heard.unlink()
+        run()
+    assert "closed: not this one" in heard.read_text()
