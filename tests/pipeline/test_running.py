@@ -155,7 +155,7 @@ def _state(tallygate: Tallygate, name: str) -> str:
         (("max_records: 100", "max_records: 0"), "line 6: source.max_records"),
         (("topic:", "tpoic:"), "source.tpoic is no field; did you mean 'topic'?"),
         (("name: ", "delivery: twice\nname: "), "delivery"),
-        (("id long", "id lonk"), "source.schema: 'id lonk' cannot be read"),
+        (("id long", "id lonk"), "source.schema: 'id lonk, account string' cannot be read"),
         (("name: ", "name: [1"), "is not valid YAML"),
         (("table: ", "table: ${NOT_SET}"), "uses ${NOT_SET}, which the environment does not set"),
         (("table: ", "mode: upsert\n  table: "), "needs a key"),

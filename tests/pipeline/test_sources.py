@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from pyspark.sql import Row
 
+from fixtures.commands import Tallygate
 from fixtures.flows import Flow
 from fixtures.killing import Killed
 from tallygate import KafkaSink, Pipeline, Stack
@@ -275,7 +276,9 @@ class Choosy:
 """
 
 
-def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(flow: Flow) -> None:
+def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(
+    flow: Flow, tallygate: Tallygate
+) -> None:
     """A class of a module beside the pipeline's file, which takes the rows of one task alone."""
     (flow.folder / "choosy.py").write_text(CHOOSY)
     spec = {
@@ -288,8 +291,9 @@ def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(flow: Flow) -> Non
     file, heard = flow.folder / "pipeline.yaml", flow.folder / "heard"
     file.write_text(json.dumps(spec))
 
-    def run() -> None:
-        Pipeline.load(file).run(until="available", settings=flow.settings, spark=flow.spark)
+    def run(code: int = 0) -> str:
+        command = ("run", str(file), "--until", "available", "--name", "small")
+        return tallygate(*command, code=code).stderr
 
     flow.send(5, partition=0)
     flow.send(2, partition=1)
@@ -298,6 +302,5 @@ def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(flow: Flow) -> Non
     assert [line for line in lines if line.isdigit()] == ["0", "1", "2", "3", "4"]
     assert "closed: None" in lines
     flow.send(1, partition=0)
-    with pytest.raises(QueryError, match="not this one"):
-        run()
+    assert "not this one" in run(QueryError.exit_code)
     assert "closed: not this one" in heard.read_text()
