@@ -35,7 +35,7 @@ def test_without_a_transform(
 ) -> None:
     """Read where they are written, or by Spark."""
     if not fetches:
-        monkeypatch.setattr("tallygate.pipeline.pipeline._fetchable", lambda *_: False)
+        monkeypatch.setattr("tallygate.pipeline.pipeline.fetchable", lambda *_: False)
     fields = {"source": Kafka(flow.name, format="bytes"), "sink": KafkaSink(target)}
     flow.run(**fields)
     marks = [("tallygate.source", f"{flow.name}/0@{offset}".encode()) for offset in range(3)]
