@@ -7,7 +7,14 @@ from fixtures.flows import Flow
 from tallygate.kafka.connection import Connection
 from tallygate.ledger.letters import Letter
 from tallygate.pipeline.source import decoded, raw_stream
-from tallygate.spark.plan import needed_columns, read_plan, seen_besides_records, topics_read
+from tallygate.spark.plan import (
+    committed_only,
+    needed_columns,
+    read_plan,
+    seen_besides_records,
+    topics_read,
+    walk,
+)
 from tallygate.spec import Kafka, Postgres
 
 SOURCE = Kafka("t", schema="id long, account string")
@@ -62,6 +69,20 @@ def test_rows_that_a_step_of_the_users_has_mixed_are_all_written(flow: Flow) -> 
     sink = Postgres(flow.name, driver_rows=0)
     flow.run(transform=mixed, sink=sink, source=Kafka(flow.name, schema=SOURCE.schema_))
     assert flow.rows() == list(range(150, 300))
+
+
+def test_sources_of_other_jobs_read_as_ours_do_unless_told_otherwise(spark: SparkSession) -> None:
+    def read_with(**given: str) -> dict[str, str]:
+        options = {f"kafka.{name.replace('_', '.')}": text for name, text in given.items()}
+        reader = spark.readStream.format("kafka").option("subscribe", "t").options(**options)
+        frame = reader.option("kafka.bootstrap.servers", "localhost:1").load().select("value")
+        (*_, source) = walk(committed_only(frame)._jdf.queryExecution().analyzed())
+        return dict(source.extraOptions().asCaseSensitiveMap())
+
+    by_itself = read_with(isolation_level="read_uncommitted")
+    assert by_itself["kafka.max.poll.records"] == "10000"
+    assert by_itself["kafka.isolation.level"] == "read_committed"
+    assert read_with(max_poll_records="7")["kafka.max.poll.records"] == "7"
 
 
 def test_what_is_read(spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
 from tallygate.ledger.ranges import Place, Range
-from tallygate.pipeline.source import FETCH_WAIT_MS
+from tallygate.spark.reading import READING
 
 __all__ = ["records", "rounds"]
 
@@ -67,9 +67,8 @@ def _read(
     isolation = "read_committed" if committed else "read_uncommitted"
     return (
         spark.read.format("kafka")
-        .options(**connection.spark())
+        .options(**{**READING, **connection.spark()})
         .option("kafka.isolation.level", isolation)
-        .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
         .option("includeHeaders", str(headers).lower())
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starts))

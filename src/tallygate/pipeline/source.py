@@ -28,12 +28,12 @@ from tallygate.pipeline.schema import check_sample, declared
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder, fit_records
 from tallygate.sinks.store import Keeper
+from tallygate.spark.reading import READING
 from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.units import time_ms
 
 __all__ = [
-    "FETCH_WAIT_MS",
     "check_files",
     "decoded",
     "decoder_of",
@@ -42,7 +42,6 @@ __all__ = [
     "raw_stream",
 ]
 
-FETCH_WAIT_MS = 20
 Where = Callable[[str], str]
 """What a field of the source is called in messages."""
 SOURCE: Where = "source.{}".format
@@ -53,11 +52,8 @@ def raw_stream(
     spark: SparkSession, source: Kafka, connection: Connection, *, headers: bool = False
 ) -> DataFrame:
     """The records of the source as Kafka has them."""
-    reader = spark.readStream.format("kafka").options(**connection.spark())
+    reader = spark.readStream.format("kafka").options(**{**READING, **connection.spark()})
     reader = reader.option("kafka.isolation.level", "read_committed")
-    # A fetch at the end of a partition waits for more, half a second by default, although the
-    # batch's end is known and the last record may be there already.
-    reader = reader.option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
     if source.pattern is not None:
         reader = reader.option("subscribePattern", source.pattern)
     else:

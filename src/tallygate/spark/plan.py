@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import ConfigError
 from tallygate.records.decoding import COORDINATES
+from tallygate.spark.reading import READING
 
 __all__ = [
     "Plan",
@@ -189,7 +190,8 @@ def _with_subqueries(root: Any) -> Iterator[Any]:
 
 
 def committed_only(frame: DataFrame) -> DataFrame:
-    """The frame with sources that see committed records only, and that fail on lost ones.
+    """The frame with sources that see committed records only, that fail on lost ones, and that
+    read as ours do where nothing else was said.
 
     A record of an aborted transaction was never sent, and one that is gone must not be skipped."""
     nodes = list(walk(frame._jdf.queryExecution().analyzed()))
@@ -207,7 +209,10 @@ def committed_only(frame: DataFrame) -> DataFrame:
 def _committed_only(frame: DataFrame, node: Any) -> Any:
     jvm: Any = frame.sparkSession._jvm
     if name_of(node) == "StreamingRelationV2":
-        options = jvm.java.util.HashMap(node.extraOptions().asCaseSensitiveMap())
+        options = jvm.java.util.HashMap()
+        for name, text in READING.items():
+            options.put(name, text)
+        options.putAll(node.extraOptions().asCaseSensitiveMap())
         options.put("kafka.isolation.level", "read_committed")
         return jvm.org.apache.spark.sql.catalyst.streaming.StreamingRelationV2(
             node.source(),
