@@ -61,7 +61,7 @@ LAYERS = (
     ("stack",),
     ("consumer.run", "consumer.dead_letters"),
     ("spark.session", "spark.plan", "spark.checkpoint", "spark.standalone"),
-    ("spark.states", "spark.warming"),
+    ("spark.ranged", "spark.states", "spark.warming"),
     ("spark.refusals",),
     ("ledger.postgres", "ledger.group"),
     ("sinks.sink", "sinks.local_run"),

@@ -23,6 +23,7 @@ from tallygate.ledger.ranges import Place, count, is_topic
 from tallygate.pipeline.lateness import WATERMARK
 from tallygate.sinks.sink import Batch, Retry, Sink, Written
 from tallygate.sinks.store import Store
+from tallygate.sinks.tasks import steps_heard
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import DeadLetters
 
@@ -67,6 +68,8 @@ class Engine:
     """What Spark last said of the query."""
     diagnose: Callable[[], None] = lambda: None
     """Raises what is wrong with the source, if that is why the query stopped."""
+    rows_of: Callable[[DataFrame, Batch], DataFrame] = lambda frame, _: frame
+    """What is written for a batch: what Spark gives, or the same rows in a better way."""
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
@@ -120,7 +123,8 @@ class Engine:
         ids = self._identified(topics, batch, new)
         if new:
             self.store.remember(self.checkpoint.id, ids)
-        written = self._patiently(batch, lambda: self.sink.write(frame, batch))
+        rows = self.rows_of(frame, batch)
+        written = self._patiently(batch, lambda: self._written(rows, batch))
         reach("batch-committed", batch_id)
         if new:
             self.store.remember(self.checkpoint.id, ids)  # where it had no place for it before
@@ -136,6 +140,10 @@ class Engine:
             batch_id, records, written, took, positions, self.letters, lag, self.state()
         )
         self.told(self.last)
+
+    def _written(self, rows: DataFrame, batch: Batch) -> Written:
+        with steps_heard():
+            return self.sink.write(rows, batch)
 
     def _identified(self, topics: set[str], batch: Batch, new: bool) -> Mapping[str, str]:
         """The topics' ids, if it is time to ask for them: one that is made anew while the run goes

@@ -32,7 +32,9 @@ class Job:
     decoder: Decoder | None = None
     """Given if the frame holds raw records."""
     fetches: bool = False
-    """Whether whoever writes those also reads them, in place of Spark."""
+    """Whether records may be read in the tasks that decode them, in place of Spark's reader."""
+    small: int = 20_000
+    """Records up to which a batch is small, and Spark's reader quicker: it need not be planned."""
     limits: DeadLetters = field(default_factory=DeadLetters)
     accept_loss: bool = False
     told: Callable[[Progress], None] = lambda _: None

@@ -9,18 +9,18 @@ Before the query starts, the ledger is also compared with the source (see `losse
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.errors import ConfigError, LedgerError
 from tallygate.kafka.groups import Mirror
-from tallygate.ledger.ranges import Known, Place
+from tallygate.ledger.ranges import Known, Place, count
 from tallygate.pipeline.engine import Engine
 from tallygate.pipeline.job import Job
 from tallygate.pipeline.losses import (
@@ -30,9 +30,11 @@ from tallygate.pipeline.losses import (
     check_added,
     check_source,
 )
+from tallygate.sinks.sink import Batch
 from tallygate.sinks.store import Shape
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
+from tallygate.spark.ranged import over_ranges
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.saying import reason
 
@@ -128,6 +130,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         told=job.told,
         diagnose=lambda: _diagnose(job, shape),
         letters=job.store.letters(),
+        rows_of=_rows_of(job, plan),
     )
     writer = plan.frame.writeStream.foreachBatch(engine.called)
     writer = writer.option("checkpointLocation", job.checkpoint)
@@ -141,6 +144,24 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
         raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason(error)}") from None
     engine.spark_progress = lambda: query.lastProgress
     return query, engine
+
+
+def _rows_of(job: Job, plan: Plan) -> Callable[[DataFrame, Batch], DataFrame]:
+    """What is written for a batch. Rows that are made of its records alone may be computed from
+    those in any way; state, the watermark, and the time of a batch only the stream has."""
+    if (
+        job.fetches
+        and job.decoder is None
+        and plan.replayable
+        and not (plan.stateful or job.limits.late)
+        and seen_besides_records(plan.frame) is None
+    ):
+        return lambda frame, batch: (
+            over_ranges(plan.frame, batch.ranges, frame.sparkSession)
+            if count(batch.ranges) > job.small
+            else frame
+        )
+    return lambda frame, _: frame
 
 
 def _mirror(job: Job) -> Mirror | None:

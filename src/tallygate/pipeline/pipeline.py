@@ -198,7 +198,8 @@ class Pipeline(PipelineSpec):
             instead=instead_of_append(self.sink),
             trigger=trigger,
             decoder=None if raw is None else decoder_of(raw, where=self._where_in("source")),
-            fetches=raw is not None and fetchable(raw, connection),
+            fetches=all(fetchable(each, connection) for each in self.streams.values()),
+            small=getattr(self.sink, "driver_rows", Job.small),
             limits=self.dead_letters,
             accept_loss=accept_loss,
             told=told,
@@ -282,7 +283,15 @@ class Pipeline(PipelineSpec):
             return other_stream(spark, source, where)
         assert connection is not None
         raw = raw_stream(spark, source, connection)
-        return decoded(raw, source, keeper, lateness=lateness, needed=needed, where=where)
+        return decoded(
+            raw,
+            source,
+            keeper,
+            lateness=lateness,
+            needed=needed,
+            where=where,
+            connection=connection,
+        )
 
     def _trigger(self, until: str) -> dict[str, str | bool]:
         if until == "available":

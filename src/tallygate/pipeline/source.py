@@ -19,15 +19,20 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from tallygate.errors import ConfigError
+from tallygate.collecting import collect_seldom
+from tallygate.errors import ConfigError, UnreachableError
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetching import HEADERS, HEADERS_DDL
+from tallygate.kafka.fetching import HEADERS, HEADERS_DDL, fetch
 from tallygate.ledger.letters import letter_of
+from tallygate.ledger.ranges import Range
 from tallygate.pipeline.lateness import Lateness
 from tallygate.pipeline.schema import check_sample, declared
 from tallygate.records import avro
 from tallygate.records.decoding import COORDINATES, METADATA, Decoder, fit_records
 from tallygate.sinks.store import Keeper
+from tallygate.sinks.tasks import telling
+from tallygate.spark.plan import DECODING
+from tallygate.spark.ranged import UNTIL
 from tallygate.spark.reading import READING
 from tallygate.spark.saying import reason
 from tallygate.spec import Files, Kafka, Rate, Socket
@@ -114,9 +119,13 @@ def _start(source: Kafka) -> dict[str, str]:
     }
 
 
-def fetchable(source: Kafka, connection: Connection | None) -> bool:
+def fetchable(source: Kafka | Files | Socket | Rate, connection: Connection | None) -> bool:
     """Whether reading without Spark's source is the same: nothing was said to that one alone."""
-    return connection is not None and not (source.options or connection.java_properties)
+    return (
+        isinstance(source, Kafka)
+        and connection is not None
+        and not (source.options or connection.java_properties)
+    )
 
 
 def decoder_of(
@@ -152,11 +161,13 @@ def decoded(
     lateness: Lateness | None = None,
     needed: Collection[str] | None = None,
     where: Where = SOURCE,
+    connection: Connection | None = None,
 ) -> DataFrame:
     """The source's fields and metadata; what is unfit is left with the keeper, and by `lateness`
     what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
     `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
-    read it nevertheless is an error."""
+    read it nevertheless is an error. With a connection the step can also be given ranges in the
+    place of records (see `spark.ranged`), and reads them."""
     decoder = decoder_of(source, metadata, where)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
@@ -166,11 +177,13 @@ def decoded(
     given = [each for each in schema.fields if needed is None or each.name in needed]
     given = given or schema.fields[-1:]  # or it could not be told how many rows there are
     names = [each.name for each in given]
-    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names)
+    brokers = None if connection is None else connection.travelling()
+    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names, brokers)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
 
+    run.__name__ = DECODING
     frame = raw.mapInArrow(run, t.StructType(given))
     if given == schema.fields:
         return frame
@@ -199,9 +212,10 @@ class _DecodeStep:
     saw: Callable[[pa.RecordBatch], None] | None
     lateness: Lateness | None
     given: list[str]
+    connection: Connection | None
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for raw in blocks:
+        for raw in self._records(blocks):
             if self.saw is not None and raw.num_rows:
                 self.saw(raw)
             fit, unfit = self.decoder.decode(raw)
@@ -214,3 +228,15 @@ class _DecodeStep:
             if self.headers:
                 fit = fit.append_column("_headers", fit_records(raw, unfit).column(HEADERS.name))
             yield fit.select(self.given)
+
+    def _records(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The blocks, if they hold records; those of ranges are read here."""
+        for block in blocks:
+            if UNTIL not in block.schema.names:
+                yield block
+                continue
+            assert self.connection is not None
+            ranges = [Range(*row.values()) for row in block.to_pylist()]
+            collect_seldom()  # the worker may be of another daemon than ours
+            with telling(lambda error: isinstance(error, UnreachableError)):
+                yield from fetch(ranges, self.connection, headers=self.headers)

@@ -19,7 +19,7 @@ from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetching import fetch
 from tallygate.ledger.ranges import Place, Range, count
-from tallygate.sinks.tasks import Report, keepers_heard, run_tasks
+from tallygate.sinks.tasks import Report, run_tasks, steps_heard
 
 __all__ = ["FetchedRows", "FrameRows", "Rows", "Task", "shared_out"]
 
@@ -57,7 +57,7 @@ class FrameRows:
         return bool(self.frame._jdf.queryExecution().toRdd().getNumPartitions() == places)
 
     def collected(self) -> list[pa.RecordBatch]:
-        with keepers_heard():
+        with steps_heard():
             return list(self.frame.toArrow().to_batches())
 
     def run(self, task: Task) -> list[Report]:

@@ -29,14 +29,14 @@ from tallygate.sinks.sink import Retry, Written
 from tallygate.spark.whole import insist_on_whole_input
 
 __all__ = [
-    "KeeperError",
     "Report",
-    "keepers_heard",
-    "keeping",
+    "StepError",
     "raised_as",
     "run_tasks",
     "skipped",
     "slowest",
+    "steps_heard",
+    "telling",
     "trimmed",
     "unmoved",
     "within",
@@ -104,7 +104,7 @@ def run_tasks(
         collect_seldom()  # the worker may be of another daemon than ours
         return task(blocks)
 
-    with keepers_heard():
+    with steps_heard():
         rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
     reports = [Report.of(row) for row in rows]
     for problem, error in _RAISED.items():
@@ -117,19 +117,20 @@ def run_tasks(
     return reports
 
 
-class KeeperError(Exception):
-    """Dead letters could not be kept, in the step that decodes. It cannot report, since its rows go
-    on to others: what happened is in the text of the error that Spark makes of it."""
+class StepError(Exception):
+    """Records could not be read, or dead letters not kept, in the step that decodes. It cannot
+    report, since its rows go on to others: what happened is in the text of the error that Spark
+    makes of it."""
 
     def __init__(self, problem: str, message: str) -> None:
         super().__init__(f"[{problem}] {message}")
 
 
-_KEEPER = re.compile(r"KeeperError: \[(\w+)\] (.*)")
+_STEP = re.compile(r"StepError: \[(\w+)\] (.*)")
 
 
 @contextmanager
-def keeping(passes: Callable[[Exception], bool]) -> Iterator[None]:
+def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
     """Tell the driver what happened in here, if it can decide about that; `passes` says what is
     worth trying again."""
     try:
@@ -138,16 +139,16 @@ def keeping(passes: Callable[[Exception], bool]) -> Iterator[None]:
         problem = "retry" if passes(error) else raised_as(error)
         if problem is None:
             raise
-        raise KeeperError(problem, str(error)) from error
+        raise StepError(problem, str(error)) from error
 
 
 @contextmanager
-def keepers_heard() -> Iterator[None]:
-    """Raise what a keeper meant, and not what Spark says of it."""
+def steps_heard() -> Iterator[None]:
+    """Raise what a step meant, and not what Spark says of it."""
     try:
         yield
     except Exception as error:
-        found = _KEEPER.search(str(error))
+        found = _STEP.search(str(error))
         if found is None:
             raise
         raise _RAISED.get(found[1], Retry)(found[2]) from error

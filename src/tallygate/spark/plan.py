@@ -17,16 +17,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.errors import ConfigError
 from tallygate.records.decoding import COORDINATES
 from tallygate.spark.reading import READING
 
 __all__ = [
+    "DECODING",
     "Plan",
     "committed_only",
+    "decodes",
     "foreign_sources",
+    "frame_of",
+    "function_of",
     "joins_streams",
     "kafka_servers",
     "list_of",
@@ -34,6 +38,7 @@ __all__ = [
     "needed_columns",
     "read_plan",
     "seen_besides_records",
+    "seq_of",
     "text_of",
     "topics_read",
     "walk",
@@ -67,6 +72,8 @@ _SPARING = {
 }
 """Operators that look at nothing but what their expressions name."""
 _RAW = ("topic", "partition", "offset")
+DECODING = "tallygate_decoding"
+"""The name under which plans have the function of our decoding step."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ def needed_columns(frame: DataFrame) -> set[str] | None:
     Spark cannot know that a step of Python need not give out the rest."""
     session = frame.sparkSession._jsparkSession
     root = session.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed())
-    above = [node for node in walk(root) if not _decodes(node)]
+    above = [node for node in walk(root) if not decodes(node)]
     if not {name_of(node) for node in above if _decodes_below(node)} <= _SPARING:
         return None
     read = {attribute.exprId().id() for attribute in list_of(root.output())}
@@ -116,7 +123,7 @@ def needed_columns(frame: DataFrame) -> set[str] | None:
     return {
         attribute.name()
         for node in walk(root)
-        if _decodes(node)
+        if decodes(node)
         for attribute in list_of(node.output())
         if attribute.exprId().id() in read
     }
@@ -203,7 +210,7 @@ def committed_only(frame: DataFrame) -> DataFrame:
                 "the source has failOnDataLoss=false, which skips lost records in silence; remove "
                 "the option."
             )
-    return _frame_of(frame, _committed_only(frame, nodes[0]))
+    return frame_of(frame.sparkSession, _committed_only(frame, nodes[0]))
 
 
 def _committed_only(frame: DataFrame, node: Any) -> Any:
@@ -225,20 +232,20 @@ def _committed_only(frame: DataFrame, node: Any) -> Any:
             node.v1Relation(),
         )
     children = [_committed_only(frame, child) for child in list_of(node.children())]
-    return node.withNewChildren(_seq(frame, children)) if children else node
+    return node.withNewChildren(seq_of(frame.sparkSession, children)) if children else node
 
 
-def _frame_of(frame: DataFrame, plan: Any) -> DataFrame:
-    jvm: Any = frame.sparkSession._jvm
+def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    jvm: Any = spark._jvm
     dataset = getattr(jvm.org.apache.spark.sql.classic, "Dataset")  # noqa: B009
-    return DataFrame(dataset.ofRows(frame.sparkSession._jsparkSession, plan), frame.sparkSession)
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
     """The plan below `node` with the coordinates in its output, and these; or why it cannot be."""
     name = name_of(node)
     found = {attribute.name(): attribute for attribute in list_of(node.output())}
-    if _decodes(node):
+    if decodes(node) and set(COORDINATES) <= set(found):
         return node, [found[each] for each in COORDINATES]
     if name == "StreamingRelationV2" and set(_RAW) <= set(found):
         return node, [found[each] for each in _RAW]
@@ -250,7 +257,7 @@ def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
             return below
         child, coordinates = below
         sides = [child, node.children().last()]
-        return node.withNewChildren(_seq(frame, sides)), coordinates
+        return node.withNewChildren(seq_of(frame.sparkSession, sides)), coordinates
     if name not in _NARROW:
         return f"{name} may mix rows of several records"
     below = _carry(frame, node.children().head())
@@ -261,7 +268,7 @@ def _carry(frame: DataFrame, node: Any) -> tuple[Any, list[Any]] | str:
         return child, coordinates
     if name == "Project":
         return _project(frame, _extended(node.projectList(), coordinates), child), coordinates
-    return node.withNewChildren(_seq(frame, [child])), coordinates
+    return node.withNewChildren(seq_of(frame.sparkSession, [child])), coordinates
 
 
 def _with_coordinates(frame: DataFrame, root: Any, plan: Any, coordinates: list[Any]) -> DataFrame:
@@ -289,7 +296,7 @@ def _with_coordinates(frame: DataFrame, root: Any, plan: Any, coordinates: list[
     columns = root.output()
     for _, coordinate in missing:
         columns = columns.appended(coordinate)
-    carried = _frame_of(frame, _project(frame, columns, plan))
+    carried = frame_of(frame.sparkSession, _project(frame, columns, plan))
     return carried.toDF(*names, *(name for name, _ in missing))
 
 
@@ -317,13 +324,18 @@ def _flows(node: Any) -> bool:
     return bool(node.isStreaming()) or _decodes_below(node)
 
 
-def _decodes(node: Any) -> bool:
+def decodes(node: Any) -> bool:
     """Whether this is our decoding step, right above the records of Kafka. A step of the user's
     may give the same columns; what its tasks hold is another matter."""
-    if name_of(node) != "MapInArrow" or not set(COORDINATES) <= _names(node):
+    if name_of(node) != "MapInArrow" or function_of(node).name() != DECODING:
         return False
     (below,) = list_of(node.children())
     return set(_RAW) <= _names(below) and all(map(_only_reads, walk(below)))
+
+
+def function_of(step: Any) -> Any:
+    """The function of a step in Python: the first of its parts, whatever Spark calls it."""
+    return step.productElement(0)
 
 
 def _only_reads(node: Any) -> bool:
@@ -340,7 +352,7 @@ def _names(node: Any) -> set[str]:
 
 
 def _decodes_below(node: Any) -> bool:
-    return any(_decodes(each) for each in walk(node))
+    return any(decodes(each) for each in walk(node))
 
 
 def _joins_static(node: Any) -> bool:
@@ -374,7 +386,7 @@ def list_of(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-def _seq(frame: DataFrame, items: list[Any]) -> Any:
-    jvm: Any = frame.sparkSession._jvm
+def seq_of(spark: SparkSession, items: list[Any]) -> Any:
+    jvm: Any = spark._jvm
     converters = jvm.scala.jdk.javaapi.CollectionConverters
     return converters.asScala(jvm.java.util.List.of(*items)).toSeq()

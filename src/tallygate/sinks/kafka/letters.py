@@ -17,7 +17,7 @@ from tallygate.ledger.group import GroupClaim, Held, Names, commit_offsets
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import MovedError, Place, Range
 from tallygate.sinks.kafka.sending import send_letters
-from tallygate.sinks.tasks import keeping
+from tallygate.sinks.tasks import telling
 
 __all__ = ["LetterCount", "LetterTopic"]
 
@@ -33,7 +33,7 @@ class LetterTopic:
     names: Names
 
     def keep(self, letters: list[Letter]) -> None:
-        with keeping(_passes):
+        with telling(_passes):
             self._keep_all(letters)
 
     def _keep_all(self, letters: list[Letter]) -> None:

@@ -16,7 +16,7 @@ from tallygate.sinks.postgres.sink import PostgresSink
 from tallygate.sinks.postgres.staging import Staging
 from tallygate.sinks.postgres.table import Column, Target, columns_of, ensure_table
 from tallygate.sinks.store import Keeper, Shape
-from tallygate.sinks.tasks import keeping
+from tallygate.sinks.tasks import telling
 from tallygate.spec import Postgres
 
 __all__ = ["PostgresStore"]
@@ -31,7 +31,7 @@ class _LetterTable:
     claim: Claim
 
     def keep(self, letters: list[Letter]) -> None:
-        with keeping(is_lost), pooled(self.dsn) as connection:
+        with telling(is_lost), pooled(self.dsn) as connection:
             self.claim.check(connection)
             self.claim.keep(connection, letters)
             connection.commit()
