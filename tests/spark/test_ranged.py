@@ -149,6 +149,7 @@ def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
     assert flow.rows() == []
 
 
+@pytest.mark.usefixtures("spark")
 def test_brokers_that_do_not_answer_are_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

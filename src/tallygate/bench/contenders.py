@@ -17,6 +17,12 @@ INTO_POSTGRES = (
         "reWriteBatchedInserts=true, batchsize=10000",
     ),
     Contender(
+        "spark jdbc tuned, larger polls",
+        "at-least-once",
+        spark.larger_polls,
+        "the same, with kafka.max.poll.records=10000",
+    ),
+    Contender(
         "spark jdbc tuned, SQL", "at-least-once", spark.with_sql, "the same, with the selection"
     ),
     Contender(

@@ -2,8 +2,9 @@
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 import psycopg
 from pyspark.sql import DataFrame
@@ -12,11 +13,13 @@ from tallygate.bench.course import Course
 from tallygate.bench.stage import SCHEMA, Stage
 from tallygate.drills.plain import tuned_jdbc
 from tallygate.postgres.connecting import jdbc
+from tallygate.spark.reading import READING
 
 __all__ = [
     "WINDOWS",
     "as_it_comes",
     "files",
+    "larger_polls",
     "merged",
     "nothing",
     "own_sink",
@@ -44,6 +47,11 @@ def as_it_comes(stage: Stage) -> Course:
 
 def tuned(stage: Stage) -> Course:
     return _jdbc(stage, _decoded(stage), *tuned_jdbc(stage.stack.dsn))
+
+
+def larger_polls(stage: Stage) -> Course:
+    """With what our pipelines tell Spark's reader: no page recommends it, and anyone can set it."""
+    return _jdbc(stage, _decoded(stage, READING), *tuned_jdbc(stage.stack.dsn))
 
 
 def with_sql(stage: Stage) -> Course:
@@ -113,7 +121,9 @@ def own_sink(stage: Stage) -> Course:
     return stage.course_of_topic(topic)
 
 
-def raw(stage: Stage, topic: str | None = None) -> DataFrame:
+def raw(
+    stage: Stage, topic: str | None = None, options: Mapping[str, str] = MappingProxyType({})
+) -> DataFrame:
     """Records as Kafka has them."""
     return (
         stage.spark.readStream.format("kafka")
@@ -122,13 +132,14 @@ def raw(stage: Stage, topic: str | None = None) -> DataFrame:
         .option("subscribe", topic or stage.work.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", stage.work.size)
+        .options(**options)
         .load()
     )
 
 
-def _decoded(stage: Stage) -> DataFrame:
+def _decoded(stage: Stage, options: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     text = f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event"
-    return raw(stage).selectExpr(text).select("event.*")
+    return raw(stage, options=options).selectExpr(text).select("event.*")
 
 
 def _jdbc(stage: Stage, frame: DataFrame, url: str, properties: dict[str, str]) -> Course:
