@@ -306,6 +306,19 @@ def test_growth_is_measured_on_topics_of_their_own(stage: Stage) -> None:
     more.topics.delete([more.work.topic])
 
 
+def test_more_rows_come_in_batches_as_large(stage: Stage) -> None:
+    seen: list[Work] = []
+
+    def run(more: Stage) -> Course:
+        seen.append(more.work)
+        return ours.append(more)
+
+    (rate,) = growth.over_longer(stage, 2 * ROWS, [run])
+    assert rate > 0
+    assert (seen[0].rows, seen[0].size) == (2 * ROWS, stage.work.size)
+    assert seen[0].topic not in {each.name for each in stage.topics.all()}
+
+
 def test_a_ledger_with_a_long_history(stage: Stage) -> None:
     ours.append(stage)
     growth.by_history(stage)

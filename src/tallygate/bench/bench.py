@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec
 
-from tallygate.bench import growth, latency, recovery
+from tallygate.bench import flink, growth, latency, ours, recovery
 from tallygate.bench.contender import Contender
 from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.findings import Figure, Findings
@@ -22,6 +22,7 @@ __all__ = ["SIZES", "Size", "bench"]
 
 P = ParamSpec("P")
 OTHERS = ("latency", "recovery", "growth")
+LONGER = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -158,3 +159,8 @@ def _growth(stage: Stage, size: Size, findings: Findings, progress: Progress) ->
         for rows in (1_000_000, 10_000_000, size.most_rows):
             findings.note(f"{rows:,} rows", "rows/s", growth.by_rows(stage, rows))
             progress(f"{rows:,} rows: {findings.figures[f'{rows:,} rows'].median:,.0f} rows/s")
+        longer = {"tallygate longer": ours.append, "flink sql longer": flink.into_table}
+        rates = growth.over_longer(stage, LONGER, list(longer.values()))
+        for name, rate in zip(longer, rates, strict=True):
+            findings.note(name, "rows/s", rate)
+            progress(f"{name}, {LONGER:,} rows: {rate:,.0f} rows/s")

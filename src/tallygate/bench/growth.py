@@ -1,11 +1,14 @@
 """Whether the rate stays when there is more: rows, partitions, batches in the ledger's history."""
 
+from collections.abc import Callable, Sequence
+
 import psycopg
 
 from tallygate.bench import ours
+from tallygate.bench.course import Course
 from tallygate.bench.stage import Stage
 
-__all__ = ["by_history", "by_partitions", "by_rows"]
+__all__ = ["by_history", "by_partitions", "by_rows", "over_longer"]
 
 BATCH = 200_000
 HISTORY = 10_000
@@ -16,6 +19,17 @@ def by_rows(stage: Stage, rows: int) -> float:
     more = stage.filled(topic=f"rows-{rows}", rows=rows, batches=rows // BATCH)
     try:
         return ours.append(more).rate
+    finally:
+        more.topics.delete([more.work.topic])
+
+
+def over_longer(stage: Stage, rows: int, runs: Sequence[Callable[[Stage], Course]]) -> list[float]:
+    """Rows a second of some contenders, one after the other, over more rows in batches as large as
+    before: a program that starts a JVM of its own has warmed it up by then."""
+    batches = stage.work.batches * rows // stage.work.rows
+    more = stage.filled(topic=f"longer-{rows}", rows=rows, batches=batches)
+    try:
+        return [run(more).rate for run in runs]
     finally:
         more.topics.delete([more.work.topic])
 

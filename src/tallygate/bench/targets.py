@@ -51,6 +51,12 @@ TARGETS = (
         1.3,
     ),
     Target("PostgreSQL append, rows/s against Flink SQL JDBC", APPEND, "flink sql", 1.0),
+    Target(
+        "PostgreSQL append of 10 million, rows/s against Flink SQL JDBC",
+        "tallygate longer",
+        "flink sql longer",
+        1.0,
+    ),
     Target("PostgreSQL append, rows/s against Quix Streams", APPEND, "quix streams", 1.0),
     Target("Kafka to Kafka, rows/s against Spark's own sink", TOPIC, "spark to topic", 1.0),
     Target("windowed upsert, rows/s against staging + MERGE", "tallygate windows", "merge", 1.5),
