@@ -65,7 +65,7 @@ def test_appended_rows_survive_every_kill(
 
 
 @pytest.mark.long
-def test_appended_rows_that_spark_has_read_survive_every_kill(
+def test_appended_rows_of_a_transform_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
 ) -> None:
     _appended_rows_survive(small_stack, payments, killed, transform="SELECT * FROM source")

@@ -24,6 +24,7 @@ from tallygate.pipeline.transform import transformed
 from tallygate.quoting import backticked
 from tallygate.records.decoding import COORDINATES, Decoder, fit_records
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.plan import DECODING
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
 __all__ = ["Noted", "Source", "latest_by_key", "without"]
@@ -134,6 +135,7 @@ def _passed(raw: DataFrame, source: Kafka, key: str | None, noted: Noted) -> Dat
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
 
+    run.__name__ = DECODING
     return raw.mapInArrow(run, _PASSED)
 
 
