@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from fixtures.flows import SCHEMA, Flow, windows_of_20
 from fixtures.readers import rows_of
@@ -17,8 +18,10 @@ from tallygate.kafka.reader import records_in
 from tallygate.ledger.letters import Letter
 from tallygate.ledger.ranges import Range
 from tallygate.pipeline import launch, source
+from tallygate.pipeline.job import Job
 from tallygate.sinks.tasks import StepError
 from tallygate.spark.ranged import over_ranges
+from tallygate.spec import Memory
 
 LARGE = 25_000
 """More records than a small batch has, where a sink does not say how many those are."""
@@ -68,7 +71,9 @@ def test_rows_are_those_of_sparks_reader(
         )
         assert bool(read) == (small == 0)
     assert rows(f"{flow.name}_by_tasks") == rows(f"{flow.name}_by_spark")
-    assert len(rows(f"{flow.name}_by_tasks")) == 2
+    assert len(rows(f"{flow.name}_by_tasks")) == 2, "the content, and one letter"
+    (found,) = flow.rows(f"SELECT count(DISTINCT id) FROM {flow.name}_by_tasks")
+    assert found == 300
 
 
 @pytest.mark.parametrize("hint", ["", "/*+ REPARTITION(2) */"])
@@ -100,21 +105,44 @@ def test_into_files_without_a_transform(flow: Flow, read: list[Any]) -> None:
         {"transform": windows_of_20},
         {"transform": "SELECT id, current_timestamp() AS at FROM source"},
         {"transform": "SELECT * FROM source WHERE id IN (SELECT id FROM range(1000))"},
+        {"transform": "WITH all AS (SELECT * FROM source) SELECT * FROM all"},
+        {"transform": "SELECT id, uuid() AS chance FROM source"},
+        {"transform": lambda frame: frame.observe("seen", f.count("*").alias("n"))},
         {"source": {"options": {"minPartitions": "6"}}},
     ],
 )
 def test_what_only_the_stream_knows_is_left_to_it(
     flow: Flow, read: list[Any], fields: dict[str, Any]
 ) -> None:
-    """State, the time of the batch, other sides, and what was said to Spark's reader alone."""
+    """State, the time of the batch, other sides, what was said to Spark's reader alone, what is
+    unknown."""
     flow.send(100)
     options = fields.get("source", {})
     flow.run(
         transform=fields.get("transform", "SELECT * FROM source"),
-        source=Kafka(flow.name, schema=SCHEMA, **options),
+        source=Kafka(flow.name, schema=SCHEMA, max_records=60, **options),
         sink=Postgres(flow.name, driver_rows=0),
     )
     assert not read
+    if fields.get("transform") != windows_of_20:
+        flow.check()
+
+
+def test_chance_is_another_in_each_batch(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the twin: over ranges, batches would repeat each other's values."""
+    given: dict[str, Any] = {
+        "transform": "SELECT id, uuid() AS chance FROM source",
+        "source": Kafka(flow.name, schema=SCHEMA, max_records=60),
+        "sink": Postgres(flow.name, driver_rows=0),
+    }
+    flow.send(60, partition=0)
+    flow.send(60, partition=0)
+    flow.run(**given)
+    assert flow.rows("SELECT count(DISTINCT chance) FROM {table}") == [120]
+    monkeypatch.setattr(launch, "by_records_alone", lambda _: True)
+    flow.send(120, partition=0)
+    flow.run(**given)
+    assert flow.rows("SELECT count(DISTINCT chance) FROM {table}") == [180]
 
 
 def test_a_batch_in_part_is_trimmed(flow: Flow, read: list[Any]) -> None:
@@ -135,8 +163,9 @@ def test_a_batch_in_part_is_trimmed(flow: Flow, read: list[Any]) -> None:
     assert len(read) >= 3
 
 
+@pytest.mark.parametrize("sink", ["table", "folder", "memory"])
 def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, sink: str
 ) -> None:
     def too_late(plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession) -> DataFrame:
         flow.retire(1, 15)
@@ -144,9 +173,19 @@ def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
 
     monkeypatch.setattr(launch, "over_ranges", too_late)
     flow.send(50, partition=1)
+    sinks = {
+        "table": Postgres(flow.name, driver_rows=0),
+        "folder": Parquet(str(flow.folder / "rows"), driver_rows=0),
+        "memory": Memory(f"of_{flow.name}"),
+    }
+    monkeypatch.setattr(Job, "small", 0)
+    delivery = "at-least-once" if sink == "memory" else "exactly-once"
     with pytest.raises(LostRangeError, match="15 records"):
-        flow.run(transform="SELECT id FROM source", sink=Postgres(flow.name, driver_rows=0))
-    assert flow.rows() == []
+        flow.run(transform="SELECT id FROM source", sink=sinks[sink], delivery=delivery)
+    if sink == "table":
+        assert flow.rows() == []
+    if sink == "folder":
+        assert rows_of(flow.folder / "rows", "id") == []
 
 
 @pytest.mark.usefixtures("spark")

@@ -34,7 +34,7 @@ from tallygate.sinks.sink import Batch
 from tallygate.sinks.store import Shape
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
-from tallygate.spark.ranged import over_ranges
+from tallygate.spark.ranged import by_records_alone, over_ranges
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.saying import reason
 
@@ -147,15 +147,10 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
 
 
 def _rows_of(job: Job, plan: Plan) -> Callable[[DataFrame, Batch], DataFrame]:
-    """What is written for a batch. Rows that are made of its records alone may be computed from
-    those in any way; state, the watermark, and the time of a batch only the stream has."""
-    if (
-        job.fetches
-        and job.decoder is None
-        and plan.replayable
-        and not (plan.stateful or job.limits.late)
-        and seen_besides_records(plan.frame) is None
-    ):
+    """What is written for a batch: of a large one, where nobody can tell the difference, rows of
+    records that the tasks have read by themselves. Which records are late only the stream knows."""
+    reads = job.fetches and job.decoder is None and not job.limits.late
+    if reads and by_records_alone(plan.frame):
         return lambda frame, batch: (
             over_ranges(plan.frame, batch.ranges, frame.sparkSession)
             if count(batch.ranges) > job.small

@@ -290,7 +290,7 @@ class Pipeline(PipelineSpec):
             lateness=lateness,
             needed=needed,
             where=where,
-            connection=connection,
+            connection=connection if fetchable(source, connection) else None,
         )
 
     def _trigger(self, until: str) -> dict[str, str | bool]:

@@ -6,7 +6,12 @@ itself, if it is told what. So below it the plan is given another leaf: in the p
 row for each range, each in a task of its own, as Spark's reader would have it.
 
 All that is above stays as it was analyzed when the stream was started: a function of the user's is
-not called again, and nobody can tell the difference by the rows.
+not called again.
+
+**Nobody can tell the difference by the rows.** So it is done only where they are made of the
+records alone, by operators that are known. State, static sides and the time of a batch only the
+stream has. A random value gets a seed of its own with each batch of a stream; here all batches
+would get the same values, and a uuid would be there many times.
 """
 
 import json
@@ -16,13 +21,50 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.ledger.ranges import Range
-from tallygate.spark.plan import decodes, frame_of, function_of, list_of, seq_of
+from tallygate.spark.plan import (
+    decodes,
+    frame_of,
+    function_of,
+    list_of,
+    name_of,
+    seen_besides_records,
+    seq_of,
+    walk,
+)
 
-__all__ = ["UNTIL", "over_ranges"]
+__all__ = ["UNTIL", "by_records_alone", "over_ranges"]
 
 UNTIL = "until"
 """The column that ranges have and records have not."""
 _RANGES = f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long>>"
+_SOURCE = "StreamingRelationV2"
+_KNOWN = {
+    _SOURCE,
+    "EventTimeWatermark",
+    "Filter",
+    "Generate",
+    "MapInArrow",
+    "MapInPandas",
+    "Project",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "SubqueryAlias",
+    "View",
+}
+
+
+def by_records_alone(plan: DataFrame) -> bool:
+    """Whether a batch of this stream may be computed by `over_ranges`: its rows are made of the
+    records of one source that we decode, and of nothing else."""
+    nodes = list(walk(plan._jdf.queryExecution().analyzed()))
+    names = [name_of(node) for node in nodes]
+    return (
+        set(names) <= _KNOWN
+        and names.count(_SOURCE) == sum(map(decodes, nodes)) == 1
+        and seen_besides_records(plan) is None
+        and all(each.deterministic() for node in nodes for each in list_of(node.expressions()))
+    )
 
 
 def over_ranges(plan: DataFrame, ranges: Iterable[Range], spark: SparkSession) -> DataFrame:
