@@ -40,7 +40,7 @@ LAYERS = (
     ("spec.pipeline",),
     ("spec.loading",),
     ("guard", "java"),
-    ("spark.jars", "spark.daemon", "spark.reading", "spark.saying", "spark.whole"),
+    ("spark.jars", "spark.daemon", "spark.held", "spark.reading", "spark.saying", "spark.whole"),
     ("spark.classes",),
     ("kafka.connection", "kafka.properties"),
     ("kafka.clients", "kafka.node", "kafka.placement", "kafka.tools"),

@@ -15,11 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate import Producer, Stack
-from tallygate.bench import growth, latency, limits, loops, ours, recovery
+from tallygate.bench import bench as bench_module
+from tallygate.bench import flink, growth, latency, limits, loops, ours, recovery
 from tallygate.bench import spark as plain
 from tallygate.bench.bench import SIZES, _tried, bench
 from tallygate.bench.contenders import CONTENDERS
-from tallygate.bench.course import Course
+from tallygate.bench.course import Course, Stretch
 from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import Meter, Peak
 from tallygate.bench.report import BEGIN, END, write_json, write_page
@@ -28,28 +29,35 @@ from tallygate.bench.targets import TARGETS
 from tallygate.cli.bench import Sizes
 from tallygate.drills.jobs import Job
 from tallygate.errors import ConfigError, TallygateError
+from tallygate.progress import silent
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
 ROWS = 3000
-SPENT = {"broker": 1.0, "JVM": 2.0, "Python": 0.5, "PostgreSQL": 0.5}
+SPENT = {"broker": 1.0, "JVM": 2.0, "Python": 0.5, "PostgreSQL": 0.4, "upkeep": 0.1}
 _numbers = itertools.count(1)
 
 
 def test_the_clock_runs_from_a_fifth_of_the_rows_on() -> None:
     course = Course(((10.0, 150), (20.0, 50), (21.0, 400), (24.0, 400)))
-    assert (course.begin, course.measured, course.rate) == (20.0, 800, 200.0)
+    assert course.measured == Stretch(20.0, 24.0, 800)
+    assert course.rate == 200.0
 
 
 def test_the_clock_begins_with_the_end_of_a_batch() -> None:
     """Within one, what comes next would seem to have taken no time."""
     rest = [(10.0 * batch + task, 100) for batch in range(1, 5) for task in (0, 1)]
     course = Course(((0.0, 100), (1.0, 99), *rest))
-    assert (course.begin, course.measured, course.rate) == (1.0, 800, 20.0)
+    assert course.measured == Stretch(1.0, 41.0, 800)
 
 
 def test_rows_that_all_come_at_once_have_no_rate() -> None:
     assert Course(((10.0, 1000),)).rate == 0.0
+
+
+def test_a_course_in_parts() -> None:
+    course = Course(tuple((float(at), 100) for at in (1, 2, 3, 5, 7, 9, 12, 15)))
+    assert course.parts(2) == [Stretch(1.0, 5.0, 300), Stretch(5.0, 15.0, 400)]
 
 
 def test_batches_of_one_size_but_for_the_last() -> None:
@@ -170,13 +178,15 @@ def test_what_is_written_for_programs(findings: Findings, tmp_path: Path) -> Non
 
 
 def test_what_is_written_for_people(findings: Findings, tmp_path: Path) -> None:
+    findings.figures["64 partitions"] = replace(findings.figures["tallygate"], name="64 partitions")
+    findings.growth.append("64 partitions")
     page = tmp_path / "benchmarks.md"
     page.write_text(f"# Ours\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n")
     for _ in range(2):  # again: what was written before is replaced
         write_page(findings, SIZES["small"], page)
     text = page.read_text()
     assert "old" not in text
-    assert text.count("| tallygate |") == 1
+    assert text.count("| tallygate |") == text.count("| 64 partitions |") == 1
     assert text.startswith("# Ours\n\nbefore\n") and text.endswith("\n\nafter\n")
     assert "| 300.00 | 200.00 | 1.50 | ≥ 1.6 | **missed** |" in text
     assert "flink sql does not count: it cannot be installed" in text
@@ -306,22 +316,30 @@ def test_growth_is_measured_on_topics_of_their_own(stage: Stage) -> None:
     more.topics.delete([more.work.topic])
 
 
-def test_more_rows_come_in_batches_as_large(stage: Stage) -> None:
+def test_growth_is_told_by_rows_partitions_and_history(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sizes are small, and Flink is left to `make bench`, where it is installed."""
     seen: list[Work] = []
 
-    def run(more: Stage) -> Course:
-        seen.append(more.work)
-        return ours.append(more)
+    def instead(longer: Stage) -> Course:
+        seen.append(longer.work)
+        return ours.append(longer)
 
-    (rate,) = growth.over_longer(stage, 2 * ROWS, [run])
-    assert rate > 0
-    assert (seen[0].rows, seen[0].size) == (2 * ROWS, stage.work.size)
-    assert seen[0].topic not in {each.name for each in stage.topics.all()}
-
-
-def test_a_ledger_with_a_long_history(stage: Stage) -> None:
-    ours.append(stage)
-    growth.by_history(stage)
+    monkeypatch.setattr(bench_module, "LEAST", ROWS)
+    monkeypatch.setattr(bench_module, "LONGER", 2 * ROWS)
+    monkeypatch.setattr(bench_module, "MANY", 8)
+    monkeypatch.setattr(growth, "BATCH", ROWS // 5)
+    monkeypatch.setattr(flink, "into_table", instead)
+    found = Findings()
+    size = replace(SIZES["small"], most_rows=2 * ROWS)
+    bench_module._growth(stage, size, found, silent)
+    rows = [f"{number:,} rows" for number in (ROWS, 10 * ROWS, 2 * ROWS)]
+    fifths = [f"fifth {number} of them" for number in range(1, 6)]
+    assert found.growth == [*rows, *fifths, "4 partitions", "64 partitions", "long ledger"]
+    assert (seen[0].rows, seen[0].size) == (2 * ROWS, stage.work.size), "batches as large"
+    left = {"wide", "longer", *(f"rows-{number}" for number in (ROWS, 10 * ROWS, 2 * ROWS))}
+    assert left.isdisjoint(each.name for each in stage.topics.all())
     with psycopg.connect(stage.stack.dsn) as connection:
         most = connection.execute(
             "SELECT max(n) FROM (SELECT count(*) AS n FROM tallygate.batches GROUP BY pipeline) c"

@@ -1,9 +1,12 @@
 """Exact ranges of offsets: what Spark would read, no more and no less, or an error."""
 
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -22,7 +25,18 @@ from tallygate import Stack, Topics
 from tallygate.errors import LostRangeError, TallygateError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetching import BLOCK, RECORDS, _Reading, close_idle, fetch
+from tallygate.kafka.fetching import (
+    BLOCK,
+    BLOCK_BYTES,
+    LENGTHS,
+    RECORD,
+    RECORDS,
+    _consumer,
+    _length,
+    _Reading,
+    close_idle,
+    fetch,
+)
 from tallygate.kafka.reader import Reading, read
 from tallygate.ledger.ranges import Range, count
 from tallygate.settings import Settings
@@ -92,10 +106,81 @@ def test_more_than_a_block_comes_in_order(
     for partition in (0, 1):
         _send(connection, topic, many, partition)
     found: dict[int, list[int]] = {0: [], 1: []}
-    for block in fetch([Range(topic, n, 5, many - 5) for n in (0, 1)], connection):
+    ranges = [Range(topic, n, 5, many - 5) for n in (0, 1)]
+    for block in fetch(ranges, connection, apart=True):
         (partition,) = set(block.column("partition").to_pylist())
         found[partition] += block.column("offset").to_pylist()
-    assert found == {number: list(range(5, many - 5)) for number in (0, 1)}
+    wanted = {number: list(range(5, many - 5)) for number in (0, 1)}
+    assert found == wanted
+    mixed = _table(ranges, connection)
+    of = [mixed.filter(pc.field("partition") == number).column("offset") for number in (0, 1)]
+    assert {number: of[number].to_pylist() for number in (0, 1)} == wanted
+
+
+def test_small_ranges_of_many_partitions_come_as_one_block(
+    connection: Connection, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(partitions=8)
+    for partition in range(8):
+        _send(connection, topic, 100, partition)
+    ranges = [Range(topic, partition, 10, 90) for partition in range(8)]
+    assert [block.num_rows for block in fetch(ranges, connection)] == [8 * 80]
+    assert len(list(fetch(ranges, connection, apart=True))) >= 8
+
+
+def test_blocks_of_large_records_hold_fewer(
+    connection: Connection, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(partitions=1)
+    producer = clients.producer(connection)
+    many, size = 240, 500_000
+    for _ in range(many):
+        producer.produce(topic, bytes(size), partition=0)
+        assert producer.flush(10) == 0
+    blocks = list(fetch([Range(topic, 0, 0, many)], connection))
+    assert sum(block.num_rows for block in blocks) == many
+    # Full blocks are not split, so that one may be as large again.
+    assert max(block.nbytes for block in blocks) <= 2 * BLOCK_BYTES < many * size / 2
+
+
+def test_batches_that_are_larger_than_a_fetch_come_from_every_partition(
+    connection: Connection, new_topic: Callable[..., str]
+) -> None:
+    """Kafka gives them one partition at a time."""
+    topic, many = new_topic(partitions=4), 1500
+    producer = clients.producer(connection, linger_ms=500)
+    for number in range(4 * many):
+        producer.produce(topic, os.urandom(600), partition=number % 4)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    ranges = [Range(topic, partition, 10, many) for partition in range(4)]
+    assert _length(ranges) * RECORD < 600 * many / 2, "or a fetch would hold them"
+    table = _table(ranges, connection)
+    assert table.num_rows == 4 * (many - 10)
+    assert table.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]).select(
+        ["offset_min", "offset_max"]
+    ).to_pylist() == 4 * [{"offset_min": 10, "offset_max": many - 1}]
+
+
+def test_how_much_is_fetched_goes_by_the_usual_range() -> None:
+    def fetched(*lengths: int) -> int:
+        return _length([Range("t", number, 0, length) for number, length in enumerate(lengths)])
+
+    assert [fetched(1), fetched(*LENGTHS[:2])] == [LENGTHS[0], LENGTHS[1]]
+    assert fetched(LENGTHS[1]) == LENGTHS[1]
+    assert fetched(LENGTHS[1] + 1) == fetched(10**9) == LENGTHS[2]
+
+
+def test_who_has_chosen_how_much_is_fetched_gets_that(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(clients, "consumer", lambda _, **properties: given.append(properties))
+    own = {"fetch.message.max.bytes": "10000000"}
+    chosen = replace(connection, librdkafka_properties=own)
+    for each in (connection, chosen):
+        _consumer(each, LENGTHS[0])
+    assert ["max_partition_fetch_bytes" in properties for properties in given] == [True, False]
 
 
 def test_markers_and_aborted_records_are_passed_over(

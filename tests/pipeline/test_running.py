@@ -27,6 +27,7 @@ from tallygate.drills.workload import ids_in
 from tallygate.errors import ConfigError, LedgerError, LostRangeError
 from tallygate.kafka import clients
 from tallygate.kafka.reader import records_in
+from tallygate.pipeline.engine import Progress
 from tallygate.pipeline.running import BEAT_EVERY
 from tallygate.sinks.local_run import LocalRun
 from tallygate.waiting import wait_until
@@ -327,6 +328,16 @@ def test_the_group_shows_the_lag(flow: Flow) -> None:
         return sum(each.offset for each in future.result().topic_partitions or ())
 
     wait_until(lambda: committed() == 60, 10, "the group was not told")
+
+
+def test_each_batch_says_how_far_it_is_behind(flow: Flow) -> None:
+    """By what Spark heard from Kafka before it; before the first batch nothing was."""
+    flow.send(90)
+    told: list[Progress] = []
+    pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
+    pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=told.append)
+    assert [sum(each.lag.values()) for each in told] == [0, 30, 0]
+    assert {topic for each in told[1:] for topic, _ in each.lag} == {flow.name}
 
 
 @pytest.mark.parametrize("start", ["latest", "time", "offsets"])

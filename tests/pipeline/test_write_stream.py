@@ -11,8 +11,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Postgres, write_stream
 from tallygate.errors import LedgerError
+from tallygate.pipeline import launch as launch_module
+from tallygate.pipeline.launch import FILE_MANAGER, STREAMING
 from tallygate.pipeline.status import request_stop
 from tallygate.sinks.postgres.sink import PostgresSink
+from tallygate.spark.held import held
 from tallygate.waiting import wait_until
 
 AVAILABLE = {"availableNow": True}
@@ -41,6 +44,51 @@ def _outcome(flow: Flow) -> str:
     query = f"SELECT outcome FROM tallygate.runs WHERE pipeline = '{flow.name}' ORDER BY epoch DESC"
     wait_until(lambda: flow.rows(query)[0] is not None, 60, "the end was not written down")
     return str(flow.rows(query)[0])
+
+
+QUICK, USUAL = (f"{how}BasedCheckpointFileManager" for how in ("FileSystem", "FileContext"))
+
+
+@pytest.mark.parametrize(
+    ("own", "query", "chosen"),
+    [
+        (None, "SELECT * FROM events", QUICK),
+        (f"{STREAMING}.{USUAL}", "SELECT * FROM events", USUAL),
+        (None, "SELECT account, count(*) AS payments FROM events GROUP BY account", USUAL),
+    ],
+    ids=["no state", "the user has chosen", "state"],
+)
+def test_spark_s_logs_on_a_local_disk_are_written_the_quick_way(
+    flow: Flow, own: str | None, query: str, chosen: str
+) -> None:
+    """Unless their user has chosen one, or there is state; and the session is left as it was."""
+    flow.send(10)
+    _stream(flow).createOrReplaceTempView("events")
+    keyed = Postgres(flow.name, mode="upsert", key="account")
+    sink = keyed if "GROUP" in query else Postgres(flow.name)
+    with held(flow.spark, {} if own is None else {FILE_MANAGER: own}):
+        running: Any = write_stream(
+            flow.spark.sql(query),
+            name=flow.name,
+            sink=sink,
+            checkpoint=str(flow.checkpoint),
+            settings=flow.settings,
+            trigger=AVAILABLE,
+        )
+        assert flow.spark.conf.get(FILE_MANAGER, None) == own
+        running.awaitTermination()
+    kind = running._jsq.streamingQuery().offsetLog().fileManager().getClass().getSimpleName()
+    assert kind == chosen
+    assert flow.spark.conf.get(FILE_MANAGER, None) is None
+
+
+def test_a_spark_that_calls_it_otherwise_writes_its_logs_as_it_likes(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_module, "BY_FILE_SYSTEM", (f"{STREAMING}.NoSuchManager",))
+    flow.send(10)
+    _write(flow, trigger=AVAILABLE).awaitTermination()
+    flow.check()
 
 
 def test_a_ledger_that_is_lost_is_not_taken_for_a_job_that_is_taken_over(flow: Flow) -> None:

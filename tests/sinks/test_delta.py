@@ -19,8 +19,8 @@ from tallygate.pipeline.engine import Progress
 from tallygate.settings import Settings
 from tallygate.sinks.delta.compaction import compact
 from tallygate.sinks.delta.letters import LetterFolder
-from tallygate.sinks.delta.sink import _settings
 from tallygate.spark import session as session_module
+from tallygate.spark.held import held
 from tallygate.spark.session import session
 from tallygate.spec import Delta
 
@@ -93,7 +93,7 @@ def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> N
             file.unlink()
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    with _settings(spark, VACUUM_NOW):
+    with held(spark, VACUUM_NOW):
         spark.sql(f"VACUUM {target} RETAIN 0 HOURS")
     shutil.rmtree(flow.checkpoint)
     flow.send(20)

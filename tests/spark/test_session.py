@@ -13,12 +13,24 @@ from tallygate import session
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
+from tallygate.spark.held import held
 
 
 def test_the_session_is_fit_for_streaming(spark: SparkSession) -> None:
     cores = spark.sparkContext.defaultParallelism
     assert int(spark.conf.get("spark.sql.shuffle.partitions") or 0) == max(2, cores)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_settings_that_were_held_are_again_what_they_were(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    unset = "spark.sql.streaming.noDataMicroBatches.enabled"
+    with held(spark, {"spark.sql.ansi.enabled": "true", unset: "false"}):
+        assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+        assert spark.conf.get(unset) == "false"
+    assert spark.conf.get("spark.sql.ansi.enabled") == "false"
+    assert spark.conf.get(unset, None) is None
+    spark.conf.unset("spark.sql.ansi.enabled")
 
 
 def test_an_existing_session_is_taken_as_it_is(spark: SparkSession, settings: Settings) -> None:

@@ -206,7 +206,7 @@ class _ReadStep:
         for block in numbers:
             for number in block.column("id").to_pylist():
                 for ranges in rounds(self.shares[number]):
-                    for raw in fetch(ranges, self.connection, bare=True):
+                    for raw in fetch(ranges, self.connection, bare=True, apart=True):
                         self._take(raw, sums)
         yield sums.block()
 

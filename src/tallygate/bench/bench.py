@@ -12,9 +12,11 @@ from typing import ParamSpec
 from tallygate.bench import flink, growth, latency, ours, recovery
 from tallygate.bench.contender import Contender
 from tallygate.bench.contenders import CONTENDERS
+from tallygate.bench.course import Stretch
 from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import Meter
 from tallygate.bench.stage import Stage, Work
+from tallygate.bench.targets import FEW_PARTITIONS, LONG_LEDGER, MANY_PARTITIONS
 from tallygate.errors import ConfigError, TallygateError
 from tallygate.progress import Progress, silent
 
@@ -23,6 +25,10 @@ __all__ = ["SIZES", "Size", "bench"]
 P = ParamSpec("P")
 OTHERS = ("latency", "recovery", "growth")
 LONGER = 10_000_000
+LEAST = 1_000_000
+MANY = 64
+FIFTHS = 5
+APPEND = next(each for each in CONTENDERS["postgres"] if each.run is ours.append)
 
 
 @dataclass(frozen=True)
@@ -84,11 +90,8 @@ def _rounds(
             progress(f"round {number + 1}: {each.name}: {said}")
     for each in entered:
         if each.name not in findings.failed:
-            rates = tuple(turn.rate for turn in turns[each.name])
-            cpu = tuple(turn.cpu for turn in turns[each.name])
-            held = tuple(turn.memory for turn in turns[each.name])
             given = each.settings_on(stage)
-            figure = Figure(each.name, "rows/s", rates, each.promise, given, cpu, held)
+            figure = _figure(each.name, turns[each.name], each.promise, given)
             findings.figures[each.name] = figure
 
 
@@ -114,16 +117,25 @@ class _Turn:
     cpu: Mapping[str, float]
     memory: float
 
+    @classmethod
+    def of(cls, part: Stretch, meter: Meter) -> "_Turn":
+        if not part.rate:
+            raise TallygateError("all rows came at once, which cannot be measured.")
+        spent = meter.between(part.begin, part.end)
+        cpu = {kind: value / part.rows * 1e6 for kind, value in spent.items()}
+        return cls(part.rate, cpu, meter.peak(part.begin, part.end))
+
 
 def _take_turn(stage: Stage, contender: Contender, turns: list[_Turn]) -> None:
     with Meter(newcomers=not contender.on_spark) as meter:
         course = contender.run(stage)
-    if not course.rate:
-        raise TallygateError("all rows came at once, which cannot be measured.")
-    spent = meter.between(course.begin, course.end)
-    millions = course.measured / 1e6
-    cpu = {kind: value / millions for kind, value in spent.items()}
-    turns.append(_Turn(course.rate, cpu, meter.peak(course.begin, course.end)))
+    turns.append(_Turn.of(course.measured, meter))
+
+
+def _figure(name: str, turns: Sequence[_Turn], promise: str, settings: str) -> Figure:
+    rates = tuple(turn.rate for turn in turns)
+    cpu, held = tuple(turn.cpu for turn in turns), tuple(turn.memory for turn in turns)
+    return Figure(name, "rows/s", rates, promise, settings, cpu, held)
 
 
 def _tried(
@@ -153,14 +165,57 @@ def _recovery(stage: Stage, size: Size, findings: Findings, progress: Progress) 
 
 
 def _growth(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
-    findings.note("long ledger", "rows/s", growth.by_history(stage))
-    findings.note("64 partitions", "rows/s", growth.by_partitions(stage, 64))
+    def note(name: str, turns: Sequence[_Turn], settings: str) -> None:
+        figure = _figure(name, turns, "exactly-once", settings)
+        findings.figures[name] = figure
+        findings.growth.append(name)
+        progress(f"{name}: {figure.median:,.0f} rows/s")
+
+    APPEND.run(stage)  # whoever comes first would pay for Spark's compiler
     if size.most_rows:
-        for rows in (1_000_000, 10_000_000, size.most_rows):
-            findings.note(f"{rows:,} rows", "rows/s", growth.by_rows(stage, rows))
-            progress(f"{rows:,} rows: {findings.figures[f'{rows:,} rows'].median:,.0f} rows/s")
-        longer = {"tallygate longer": ours.append, "flink sql longer": flink.into_table}
-        rates = growth.over_longer(stage, LONGER, list(longer.values()))
-        for name, rate in zip(longer, rates, strict=True):
+        _by_rows(stage, size, note)
+        _longer(stage, findings, progress)
+    few: list[_Turn] = []
+    many: list[_Turn] = []
+    with growth.more(stage, "wide", partitions=MANY) as wide:
+        for _ in range(size.rounds):
+            _take_turn(stage, APPEND, few)
+            _take_turn(wide, APPEND, many)
+    usual = f"{stage.work.rows:,} rows in {stage.work.batches} batches"
+    note(FEW_PARTITIONS, few, usual)
+    note(MANY_PARTITIONS, many, usual)
+    growth.lengthen_history(stage)
+    late: list[_Turn] = []
+    for _ in range(size.rounds):
+        _take_turn(stage, APPEND, late)
+    note(LONG_LEDGER, late, f"{growth.HISTORY:,} batches in the ledger")
+
+
+def _by_rows(stage: Stage, size: Size, note: Callable[[str, Sequence[_Turn], str], None]) -> None:
+    """Batches are as large, however many rows there are. Of the most rows also part by part: what
+    costs more in the end than in the beginning is why the rate falls."""
+    for rows in (LEAST, 10 * LEAST, size.most_rows):
+        turns: list[_Turn] = []
+        batches = f"batches of {growth.BATCH:,}"
+        with growth.more(stage, f"rows-{rows}", rows=rows, batches=rows // growth.BATCH) as longer:
+            for _ in range(size.rounds if rows == LEAST else 1):
+                with Meter() as meter:
+                    course = APPEND.run(longer)
+                turns.append(_Turn.of(course.measured, meter))
+        note(f"{rows:,} rows", turns, batches)
+    for number, part in enumerate(course.parts(FIFTHS)):
+        note(f"fifth {number + 1} of them", [_Turn.of(part, meter)], batches)
+
+
+def _longer(stage: Stage, findings: Findings, progress: Progress) -> None:
+    """Some contenders over more rows in batches as large as before: a program that starts a JVM of
+    its own has warmed it up by then."""
+    batches = stage.work.batches * LONGER // stage.work.rows
+    with growth.more(stage, "longer", rows=LONGER, batches=batches) as longer:
+        for name, run in (
+            ("tallygate longer", ours.append),
+            ("flink sql longer", flink.into_table),
+        ):
+            rate = run(longer).rate
             findings.note(name, "rows/s", rate)
             progress(f"{name}, {LONGER:,} rows: {rate:,.0f} rows/s")

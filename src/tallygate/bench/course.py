@@ -13,11 +13,25 @@ fifth is reached a little early, lest the end of a batch misses it by a record.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-__all__ = ["WARM_UP", "Course"]
+__all__ = ["WARM_UP", "Course", "Stretch"]
 
 WARM_UP, EARLY = 0.2, 0.99
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a course: rows that came after one moment, up to another."""
+
+    begin: float
+    end: float
+    rows: int
+
+    @property
+    def rate(self) -> float:
+        """Rows a second; all of them at once cannot be measured, and are none."""
+        return self.rows / (self.end - self.begin) if self.end > self.begin else 0.0
 
 
 @dataclass(frozen=True)
@@ -36,25 +50,27 @@ class Course:
         return sum(count for _, count in self.commits)
 
     @property
-    def begin(self) -> float:
-        """When the warm-up was over."""
-        return self.commits[self._warm()][0]
-
-    @property
-    def end(self) -> float:
-        return self.commits[-1][0]
-
-    @property
-    def measured(self) -> int:
-        """The rows that came after the warm-up."""
-        return sum(count for _, count in self.commits[self._warm() + 1 :])
+    def measured(self) -> Stretch:
+        """What came after the warm-up."""
+        return self._after(self._reached(WARM_UP), len(self.commits) - 1)
 
     @property
     def rate(self) -> float:
-        """Rows a second; all of them at once cannot be measured, and are none."""
-        return self.measured / (self.end - self.begin) if self.end > self.begin else 0.0
+        return self.measured.rate
 
-    def _warm(self) -> int:
+    def parts(self, number: int) -> list[Stretch]:
+        """So many parts of about as many rows; the first one's time begins with its first rows."""
+        inner = (self._reached((part + 1) / number) for part in range(number - 1))
+        ends = [0, *inner, len(self.commits) - 1]
+        return [self._after(*pair) for pair in pairwise(ends)]
+
+    def _after(self, first: int, last: int) -> Stretch:
+        """From one commit, whose rows do not count, to another."""
+        rows = sum(count for _, count in self.commits[first + 1 : last + 1])
+        return Stretch(self.commits[first][0], self.commits[last][0], rows)
+
+    def _reached(self, share: float) -> int:
+        """The commit with which a share of the rows was in."""
         sums = accumulate(count for _, count in self.commits)
-        warm = WARM_UP * EARLY * self.rows
-        return next(at for at, done in enumerate(sums) if done >= warm)
+        enough = share * EARLY * self.rows
+        return next(at for at, done in enumerate(sums) if done >= enough)

@@ -40,6 +40,8 @@ class Findings:
     figures: dict[str, Figure] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     """Those that do not count, and why."""
+    growth: list[str] = field(default_factory=list)
+    """The figures that tell how the rate grows, as they are to be read."""
 
     @property
     def comparisons(self) -> list[Comparison]:

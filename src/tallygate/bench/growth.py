@@ -1,49 +1,30 @@
 """Whether the rate stays when there is more: rows, partitions, batches in the ledger's history."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 
-from tallygate.bench import ours
-from tallygate.bench.course import Course
 from tallygate.bench.stage import Stage
 
-__all__ = ["by_history", "by_partitions", "by_rows", "over_longer"]
+__all__ = ["BATCH", "lengthen_history", "more"]
 
 BATCH = 200_000
 HISTORY = 10_000
 
 
-def by_rows(stage: Stage, rows: int) -> float:
-    """Rows a second; batches are as large, however many rows there are."""
-    more = stage.filled(topic=f"rows-{rows}", rows=rows, batches=rows // BATCH)
+@contextmanager
+def more(stage: Stage, topic: str, **changed: int) -> Iterator[Stage]:
+    """The same place with more work, in a topic that is gone afterwards."""
+    filled = stage.filled(topic=topic, **changed)
     try:
-        return ours.append(more).rate
+        yield filled
     finally:
-        more.topics.delete([more.work.topic])
+        filled.topics.delete([topic])
 
 
-def over_longer(stage: Stage, rows: int, runs: Sequence[Callable[[Stage], Course]]) -> list[float]:
-    """Rows a second of some contenders, one after the other, over more rows in batches as large as
-    before: a program that starts a JVM of its own has warmed it up by then."""
-    batches = stage.work.batches * rows // stage.work.rows
-    more = stage.filled(topic=f"longer-{rows}", rows=rows, batches=batches)
-    try:
-        return [run(more).rate for run in runs]
-    finally:
-        more.topics.delete([more.work.topic])
-
-
-def by_partitions(stage: Stage, partitions: int) -> float:
-    more = stage.filled(topic=f"partitions-{partitions}", partitions=partitions)
-    try:
-        return ours.append(more).rate
-    finally:
-        more.topics.delete([more.work.topic])
-
-
-def by_history(stage: Stage) -> float:
-    """Rows a second of a pipeline, in a ledger that has many batches of another."""
+def lengthen_history(stage: Stage) -> None:
+    """Give the ledger many batches of a pipeline that has run."""
     with psycopg.connect(stage.stack.dsn, autocommit=True) as connection:
         one = connection.execute("SELECT pipeline FROM tallygate.batches LIMIT 1").fetchone()
         assert one is not None, "no pipeline has run yet"
@@ -54,4 +35,3 @@ def by_history(stage: Stage) -> float:
             "generate_series(1, %s) n",
             (one[0], HISTORY),
         )
-    return ours.append(stage).rate

@@ -2,6 +2,7 @@
 the memory of those who read and write."""
 
 import contextlib
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,10 @@ __all__ = ["KINDS", "Meter", "Peak"]
 EVERY = 0.2
 MEMORY_EVERY = 5
 """Samples: the kernel has to walk all pages for it."""
-KINDS = ("broker", "JVM", "Python", "PostgreSQL")
+KINDS = ("broker", "JVM", "Python", "PostgreSQL", "upkeep")
+"""The last is PostgreSQL's work on its own: vacuum, checkpoints, writing out what has changed."""
+OF_A_CLIENT = re.compile(r"^postgres: \S+ \S+ \S+\(\d+\)")
+"""How PostgreSQL titles a process that serves one: user, database, address and port."""
 
 
 class Peak:
@@ -106,5 +110,5 @@ def _kind(process: psutil.Process) -> str | None:
     if name == "java":
         return "broker" if "kafka.Kafka" in words else "JVM"
     if name.startswith("postgres"):
-        return "PostgreSQL"
+        return "PostgreSQL" if OF_A_CLIENT.search(" ".join(words)) else "upkeep"
     return "Python" if words and Path(words[0]).name.startswith("python") else None

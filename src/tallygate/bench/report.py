@@ -84,7 +84,10 @@ def write_page(findings: Findings, size: Size, page: Path) -> None:
             continue
         (pictures / f"{part}.svg").write_text(bars(TITLES[part], figures))
         lines += [f"### {TITLES[part]}", "", f"![{TITLES[part]}]({page.stem}/{part}.svg)", ""]
-        lines += [*_figures(figures), ""]
+        lines += [*_figures(sorted(figures, key=lambda figure: -figure.median)), ""]
+    if findings.growth:
+        grown = [findings.figures[name] for name in findings.growth]
+        lines += ["### How it grows: Kafka → PostgreSQL, rows a second", "", *_figures(grown), ""]
     for name, reason in findings.failed.items():
         lines += [f"{name} does not count: {' '.join(reason.split())[:300]}", ""]
     text = page.read_text() if page.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
@@ -118,7 +121,7 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
         f"| | promise | rows/s | spread | CPU s / million | {' | '.join(KINDS)} | MiB | settings |",
         f"|---|---|--:|--:|--:|{'--:|' * len(KINDS)}--:|---|",
     ]
-    for each in sorted(figures, key=lambda figure: -figure.median):
+    for each in figures:
         spread = f"{min(each.values):,.0f} to {max(each.values):,.0f}"
         spent = [each.spent(kind) for kind in KINDS]
         parts = " | ".join(f"{seconds:.1f}" for seconds in spent)

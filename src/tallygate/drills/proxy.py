@@ -143,13 +143,13 @@ class Proxy:
         if self.armed is None:
             return False
         fault, self.armed = self.armed, None
+        self.cut += 1  # at once: who was cut off may be done with the rest before this returns
         if fault == "answer":
             link.client.shutdown(socket.SHUT_RDWR)
             link.server.sendall(data)
             # The answer goes to the other thread, which finds the client gone.
             time.sleep(COMMIT_TAKES)
         self.at_commit()
-        self.cut += 1
         return True
 
 

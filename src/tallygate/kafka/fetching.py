@@ -16,7 +16,7 @@ plans it again.
 import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -48,6 +48,24 @@ HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value"
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """Come with it if they are asked for; and their type, as Spark calls it."""
 BLOCK = 10_000
+BLOCK_BYTES = 8 << 20
+"""A block is full with so many records, or bytes: a small one takes longer to decode, a record."""
+AT_ONCE = 1_000
+"""Records that the client is asked for at a time. When they show that a range is over, its
+partition is given up, and what else was fetched of it never becomes a Python object."""
+AT_FIRST = 16
+"""How large they are is not known before some are there; then it is no more than make a block, since
+ten thousand of a megabyte would not fit into memory."""
+LENGTHS = (8_192, 16_384, 32_768)
+"""Ranges are told apart by their usual length, up to the last of these: what lies beyond the end of
+one is fetched, unpacked and thrown away, in each partition of each batch. So as much is fetched at
+a time as such a range may take, and more is asked for when less than a quarter of it is there."""
+RECORD = 32
+"""Bytes that a record is taken for, packed together with others. Less than for the shortest of the
+lengths is never asked for: Kafka gives whole batches of records, and where each is larger than what
+was asked for, those of one partition at a time. Many a producer makes them of 100 KiB and more."""
+FETCH_SIZE = {"max.partition.fetch.bytes", "fetch.message.max.bytes"}
+"""Two names of one property; whoever has set it gets what they have set."""
 LOOK_UP = 0.05
 ANSWER_TIMEOUT = 10.0
 PATIENCE = 30.0
@@ -60,22 +78,32 @@ def fetch(
     *,
     headers: bool = False,
     bare: bool = False,
+    apart: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges, in blocks of one partition each, in order within a partition;
-    `bare` ones have no key and no timestamp."""
+    """The records of the ranges in blocks, in order within a partition; `bare` ones have no key and
+    no timestamp. If they are to be `apart`, each block is of one partition."""
     planned = {each.place: each for each in ranges if len(each)}
-    reading = _Reading(planned, connection, headers, bare)
-    if not reading.left:
-        return
-    with _pooled(connection) as consumer:
+    if planned:
+        reading = _Reading(planned, connection, headers, bare)
+        yield from _together(_read(reading, connection, patience), apart)
+
+
+def _read(
+    reading: "_Reading", connection: Connection, patience: float
+) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """What the client gives, as it comes."""
+    with _pooled(connection, _length(reading.left.values())) as consumer:
         consumer.assign(reading.starts())
         heard = time.monotonic()
+        at_once = AT_FIRST
         while reading.left:
             # A call waits until it has as many as it was asked for, or until it is to look up.
-            wanted = min(BLOCK, count(reading.left.values()))
+            wanted = min(at_once, count(reading.left.values()))
             messages = consumer.consume(wanted, LOOK_UP)
             before = dict(reading.left)
-            yield from reading.blocks(messages)
+            for place, block in reading.blocks(messages):
+                at_once = min(AT_ONCE, max(1, BLOCK_BYTES * block.num_rows // block.nbytes))
+                yield place, block
             done = [TopicPartition(*place) for place in before.keys() - reading.left.keys()]
             if done:
                 consumer.incremental_unassign(done)
@@ -89,6 +117,31 @@ def fetch(
             if reading.refused:
                 reading.check_refused(consumer)
                 consumer.assign(reading.starts())
+
+
+def _together(
+    parts: Iterable[tuple[Place, pa.RecordBatch]], apart: bool
+) -> Iterator[pa.RecordBatch]:
+    kept: list[pa.RecordBatch] = []
+    rows = size = 0
+    last = None
+    for place, part in parts:
+        if kept and (rows >= BLOCK or size >= BLOCK_BYTES or (apart and place != last)):
+            yield from _combined(kept)
+            kept, rows, size = [], 0, 0
+        kept.append(part)
+        rows, size, last = rows + part.num_rows, size + part.nbytes, place
+    if kept:
+        yield from _combined(kept)
+
+
+def _combined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return parts if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks().to_batches()
+
+
+def _length(ranges: Collection[Range]) -> int:
+    usual = count(ranges) / len(ranges)
+    return next((length for length in LENGTHS if usual <= length), LENGTHS[-1])
 
 
 class _Reading:
@@ -121,7 +174,7 @@ class _Reading:
                 raise LostRangeError(_CUT.format(f"{_named(place)} ends at {end}", wanted))
         self.refused.clear()
 
-    def blocks(self, messages: list[Message]) -> Iterator[pa.RecordBatch]:
+    def blocks(self, messages: list[Message]) -> Iterator[tuple[Place, pa.RecordBatch]]:
         # `map` over a method takes two thirds of the time of a comprehension.
         records = messages
         if any(map(Message.error, messages)):
@@ -137,7 +190,7 @@ class _Reading:
             for message in messages:
                 self._note(message)
 
-    def _taken(self, place: Place, run: list[Message]) -> Iterator[pa.RecordBatch]:
+    def _taken(self, place: Place, run: list[Message]) -> Iterator[tuple[Place, pa.RecordBatch]]:
         wanted = self.left.get(place)
         if wanted is None:
             return  # read ahead of the range's end
@@ -148,7 +201,7 @@ class _Reading:
         self._seen(wanted, offsets[-1] + 1)
         if fit:
             block = _block(place, run[:fit], offsets[:fit], BARE if self._bare else RECORDS)
-            yield block if not self._headers else _with_headers(block, run[:fit])
+            yield place, block if not self._headers else _with_headers(block, run[:fit])
 
     def _seen(self, wanted: Range, until: int) -> None:
         if until >= wanted.until:
@@ -205,17 +258,19 @@ def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:
     return block.append_column(HEADERS, pa.array(headers, HEADERS.type))
 
 
-def _consumer(connection: Connection) -> Consumer:
+def _consumer(connection: Connection, length: int) -> Consumer:
+    chosen = FETCH_SIZE & connection.librdkafka().keys()
+    fetched = {} if chosen else {"max_partition_fetch_bytes": length * RECORD}
     return clients.consumer(
         connection,
         auto_offset_reset="error",
         enable_partition_eof=True,
         check_crcs=True,
-        # What is read ahead is lost when the range is over.
-        queued_min_messages=2 * BLOCK,
+        queued_min_messages=length // 4,
         queued_max_messages_kbytes=32 * 1024,
         # A fetch at the end of a partition waits for more, although the range's end is known.
         fetch_wait_max_ms=20,
+        **fetched,
     )
 
 
@@ -223,10 +278,10 @@ _consumers: Pool[Consumer] = Pool()
 
 
 @contextlib.contextmanager
-def _pooled(connection: Connection) -> Iterator[Consumer]:
+def _pooled(connection: Connection, length: int) -> Iterator[Consumer]:
     """To connect takes longer than to read a small batch."""
-    kind = tuple(sorted(connection.librdkafka().items()))
-    with _consumers.taken(kind, lambda: _consumer(connection)) as consumer:
+    kind = length, tuple(sorted(connection.librdkafka().items()))
+    with _consumers.taken(kind, lambda: _consumer(connection, length)) as consumer:
         yield consumer
         consumer.unassign()
 

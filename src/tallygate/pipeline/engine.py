@@ -5,7 +5,6 @@ sink does what the ledger says is left. If the store does not answer, the ledger
 the rest is tried again, for as long as `patience` says; nothing is repeated on a guess.
 """
 
-import json
 import math
 import threading
 import time
@@ -164,10 +163,9 @@ class Engine:
     def _lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         found = {}
         for source in (self.spark_progress() or {}).get("sources", ()):
-            latest = str(source.get("latestOffset"))  # "None" before the first batch of a run
             if not source.get("description", "").startswith("KafkaV2"):
                 continue
-            for topic, partitions in json.loads(latest if latest[:1] == "{" else "{}").items():
+            for topic, partitions in (source.get("latestOffset") or {}).items():
                 for number, end in partitions.items():
                     place = topic, int(number)
                     found[place] = max(0, end - positions.get(place, 0))

@@ -9,8 +9,7 @@ Before the query starts, the ledger is also compared with the source (see `losse
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
@@ -33,14 +32,24 @@ from tallygate.pipeline.losses import (
 from tallygate.sinks.sink import Batch
 from tallygate.sinks.store import Shape
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.held import held
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
 from tallygate.spark.ranged import by_records_alone, over_ranges
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
-from tallygate.spark.saying import reason
+from tallygate.spark.saying import progress_of, reason
+from tallygate.spark.session import has_class
 
 __all__ = ["SHUFFLE_PARTITIONS", "launch", "look"]
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+STREAMING = "org.apache.spark.sql.execution.streaming"
+BY_FILE_SYSTEM = (
+    f"{STREAMING}.FileSystemBasedCheckpointFileManager",
+    f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""What it is called in Spark 4.0, and after."""
 ADOPTED = "tallygate.adopted"
 """The file of a checkpoint that was taken over with the number of its last batch by then."""
 
@@ -138,11 +147,11 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
     try:
-        with _ONE_AT_A_TIME, _no_batches_without_data(spark):
+        with _ONE_AT_A_TIME, held(spark, _settings(spark, checkpoint, shape)):
             query = writer.start()
     except AnalysisException as error:
         raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason(error)}") from None
-    engine.spark_progress = lambda: query.lastProgress
+    engine.spark_progress = lambda: progress_of(query)
     return query, engine
 
 
@@ -165,18 +174,27 @@ def _mirror(job: Job) -> Mirror | None:
     return Mirror(f"tallygate.{job.name}", job.connection)
 
 
-@contextmanager
-def _no_batches_without_data(spark: SparkSession) -> Iterator[None]:
-    """Spark may run a batch without new records, only to give out what the watermark has closed.
-    Such a batch does not move any offset, so the ledger could not tell whether its rows are there:
-    they come with the next record instead. A query keeps the setting that it was started with."""
-    name = "spark.sql.streaming.noDataMicroBatches.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before or "true")
+def _settings(spark: SparkSession, checkpoint: Checkpoint, shape: Shape) -> dict[str, str]:
+    """What a query is started with, and keeps.
+
+    Spark may run a batch without new records, only to give out what the watermark has closed. Such
+    a batch does not move any offset, so the ledger could not tell whether its rows are there: they
+    come with the next record instead.
+
+    Spark writes its two logs with every batch by Hadoop's `FileContext`, which on a local disk
+    starts ten programs (`readlink`, `chmod`) for each file: 70 ms a batch. By `FileSystem` it is
+    two. Either way a file is written beside and renamed; but `FileSystem` renames its checksum in
+    another step. That is harmless for a log, whose entries are written once. A file of the state
+    may be written again, and one who dies between the two steps would leave a checksum that does
+    not fit: so state is left to Spark. So are other file systems, as HDFS, where only `FileContext`
+    is safe against a second driver."""
+    settings = {NO_DATA: "false"}
+    free = spark.conf.get(FILE_MANAGER, None) is None
+    if free and checkpoint.is_local and not shape.stateful:
+        known = next((name for name in BY_FILE_SYSTEM if has_class(spark, name)), None)
+        if known is not None:
+            settings[FILE_MANAGER] = known
+    return settings
 
 
 def _diagnose(job: Job, shape: Shape) -> None:

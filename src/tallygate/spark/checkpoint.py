@@ -38,6 +38,11 @@ class Checkpoint:
         self._known: tuple[int, dict[Place, int]] | None = None
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine, or on one that is mounted like one."""
+        return bool(self._files.getUri().getScheme() == "file")
+
+    @property
     def id(self) -> str | None:
         """The query's id, which a new checkpoint gets anew."""
         text = self.read("metadata")

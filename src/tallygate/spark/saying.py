@@ -1,11 +1,24 @@
-"""What Spark said, in one line that a reader can use."""
+"""What Spark said: of an error in one line that a reader can use, of a query how far it is."""
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["reason"]
+__all__ = ["progress_of", "reason"]
+
+
+def progress_of(query: StreamingQuery) -> Mapping[str, Any] | None:
+    """What Spark said of the query after its last batch, if there was one.
+
+    As one text: `query.lastProgress` asks the JVM for each part of it, and at the end of each list
+    hears an error, for which it looks up a dozen classes in all jars. That takes 70 ms, with every
+    batch."""
+    said = query._jsq.lastProgress()
+    return None if said is None else json.loads(said.json())
 
 
 def reason(error: BaseException) -> str:

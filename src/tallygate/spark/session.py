@@ -26,7 +26,7 @@ from tallygate.settings import Settings, is_secret
 from tallygate.spark.classes import sharing
 from tallygate.spark.jars import jar_paths
 
-__all__ = ["check_delta", "session"]
+__all__ = ["check_delta", "has_class", "session"]
 
 CONNECTOR_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
@@ -170,18 +170,25 @@ def _shuffle_partitions(spark: SparkSession) -> int:
     return max(FEWEST_SHUFFLE_PARTITIONS, min(cores, MOST_SHUFFLE_PARTITIONS))
 
 
-def _check_connector(spark: SparkSession, settings: Settings) -> None:
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether the session's JVM can load a class."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     try:
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        jvm.java.lang.Class.forName(CONNECTOR_CLASS, False, loader)
-    except Exception as error:
+        jvm.java.lang.Class.forName(name, False, loader)
+    except Exception:
+        return False
+    return True
+
+
+def _check_connector(spark: SparkSession, settings: Settings) -> None:
+    if not has_class(spark, CONNECTOR_CLASS):
         jars = ",".join(str(path) for path in jar_paths("spark", settings))
         raise ConfigError(
             "this Spark session lacks the Kafka connector; start it with the property "
             f"spark.jars={jars}"
-        ) from error
+        )
 
 
 def check_delta(spark: SparkSession, settings: Settings) -> None:

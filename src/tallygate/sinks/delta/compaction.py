@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tallygate.errors import TargetError
 from tallygate.quoting import backticked
 from tallygate.sinks.delta.table import DeltaTable
+from tallygate.spark.held import held
 from tallygate.spark.saying import reason
 
 __all__ = ["Compacted", "compact"]
@@ -31,13 +32,9 @@ class Compacted:
 def compact(folder: str, size: int, spark: SparkSession) -> Compacted:
     """Put files that are smaller than `size` bytes together into files of about that size."""
     path = DeltaTable(spark, folder).path
-    for name in (LARGEST, SMALL):
-        spark.conf.set(name, size)
     try:
-        metrics = spark.sql(f"OPTIMIZE delta.{backticked(path)}").collect()[0]["metrics"]
+        with held(spark, {LARGEST: str(size), SMALL: str(size)}):
+            metrics = spark.sql(f"OPTIMIZE delta.{backticked(path)}").collect()[0]["metrics"]
     except PySparkException as error:
         raise TargetError(f"Delta table {path} cannot be compacted: {reason(error)}") from error
-    finally:
-        for name in (LARGEST, SMALL):
-            spark.conf.unset(name)
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])

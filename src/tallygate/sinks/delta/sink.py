@@ -6,12 +6,11 @@ answer that went missing, and a write that Delta left out, look the same from he
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession, Window
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as f
 
 from tallygate.errors import TargetError
@@ -24,6 +23,7 @@ from tallygate.sinks.delta.ledger import DeltaLedger
 from tallygate.sinks.delta.table import is_conflict
 from tallygate.sinks.sink import Batch, Retry, Written
 from tallygate.sinks.tasks import skipped, within
+from tallygate.spark.held import held
 from tallygate.spark.saying import reason
 
 __all__ = ["DeltaSink"]
@@ -118,7 +118,7 @@ class DeltaSink:
             ONCE: "all",
         }
         try:
-            with _settings(session, settings):
+            with held(session, settings):
                 done = session.sql(statement).collect()
         finally:
             session.catalog.dropTempView(view)
@@ -148,14 +148,3 @@ class DeltaSink:
             f"Delta cannot write to {self.ledger.table.path} any more: {reason(error)}; if "
             "the table was altered, start again: it is checked at the start."
         )
-
-
-@contextmanager
-def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    for name, text in settings.items():
-        session.conf.set(name, text)
-    try:
-        yield
-    finally:
-        for name in settings:
-            session.conf.unset(name)
