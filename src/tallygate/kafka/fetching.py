@@ -54,8 +54,8 @@ AT_ONCE = 1_000
 """Records that the client is asked for at a time. When they show that a range is over, its
 partition is given up, and what else was fetched of it never becomes a Python object."""
 AT_FIRST = 16
-"""How large they are is not known before some are there; then it is no more than make a block, since
-ten thousand of a megabyte would not fit into memory."""
+"""How large they are is not known before some are there. Then no more are asked for than make a
+block: ten thousand of a megabyte would not fit into memory."""
 LENGTHS = (8_192, 16_384, 32_768)
 """Ranges are told apart by their usual length, up to the last of these: what lies beyond the end of
 one is fetched, unpacked and thrown away, in each partition of each batch. So as much is fetched at
