@@ -55,7 +55,7 @@ AT_ONCE = 1_000
 partition is given up, and what else was fetched of it never becomes a Python object."""
 AT_FIRST = 16
 """How large they are is not known before some are there. Then no more are asked for than make a
-block: ten thousand of a megabyte would not fit into memory."""
+block, if they are as large: ten thousand of a megabyte would not fit into memory."""
 LENGTHS = (8_192, 16_384, 32_768)
 """Ranges are told apart by their usual length, up to the last of these: what lies beyond the end of
 one is fetched, unpacked and thrown away, in each partition of each batch. So as much is fetched at
@@ -95,14 +95,15 @@ def _read(
     with _pooled(connection, _length(reading.left.values())) as consumer:
         consumer.assign(reading.starts())
         heard = time.monotonic()
-        at_once = AT_FIRST
+        at_once, largest = AT_FIRST, 0.0
         while reading.left:
             # A call waits until it has as many as it was asked for, or until it is to look up.
             wanted = min(at_once, count(reading.left.values()))
             messages = consumer.consume(wanted, LOOK_UP)
             before = dict(reading.left)
             for place, block in reading.blocks(messages):
-                at_once = min(AT_ONCE, max(1, BLOCK_BYTES * block.num_rows // block.nbytes))
+                largest = max(largest, block.nbytes / block.num_rows)
+                at_once = min(AT_ONCE, max(1, int(BLOCK_BYTES / largest)))
                 yield place, block
             done = [TopicPartition(*place) for place in before.keys() - reading.left.keys()]
             if done:

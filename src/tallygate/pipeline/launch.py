@@ -147,7 +147,7 @@ def launch(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
     if job.trigger:
         writer = writer.trigger(**job.trigger)  # type: ignore[arg-type]
     try:
-        with _ONE_AT_A_TIME, held(spark, _settings(spark, checkpoint, shape)):
+        with _ONE_AT_A_TIME, held(spark, _settings(spark, checkpoint)):
             query = writer.start()
     except AnalysisException as error:
         raise ConfigError(f"Spark cannot run {job.name!r} as a stream: {reason(error)}") from None
@@ -174,7 +174,7 @@ def _mirror(job: Job) -> Mirror | None:
     return Mirror(f"tallygate.{job.name}", job.connection)
 
 
-def _settings(spark: SparkSession, checkpoint: Checkpoint, shape: Shape) -> dict[str, str]:
+def _settings(spark: SparkSession, checkpoint: Checkpoint) -> dict[str, str]:
     """What a query is started with, and keeps.
 
     Spark may run a batch without new records, only to give out what the watermark has closed. Such
@@ -183,14 +183,12 @@ def _settings(spark: SparkSession, checkpoint: Checkpoint, shape: Shape) -> dict
 
     Spark writes its two logs with every batch by Hadoop's `FileContext`, which on a local disk
     starts ten programs (`readlink`, `chmod`) for each file: 70 ms a batch. By `FileSystem` it is
-    two. Either way a file is written beside and renamed; but `FileSystem` renames its checksum in
-    another step. That is harmless for a log, whose entries are written once. A file of the state
-    may be written again, and one who dies between the two steps would leave a checksum that does
-    not fit: so state is left to Spark. So are other file systems, as HDFS, where only `FileContext`
-    is safe against a second driver."""
+    two. Either way a file is written beside and renamed into its place, and its checksum after it.
+    Other file systems, as HDFS, are left to Spark: there only `FileContext` is safe against a
+    second driver."""
     settings = {NO_DATA: "false"}
     free = spark.conf.get(FILE_MANAGER, None) is None
-    if free and checkpoint.is_local and not shape.stateful:
+    if free and checkpoint.is_local:
         known = next((name for name in BY_FILE_SYSTEM if has_class(spark, name)), None)
         if known is not None:
             settings[FILE_MANAGER] = known
