@@ -1,6 +1,6 @@
 """How PostgreSQL alone grows: COPY over two connections, with no Kafka and no Spark.
 
-    python bench/copying.py [--millions 20]
+    python bench/copying.py [--millions 50]
 
 A pipeline that writes into it cannot grow better than this. The target beside it is the one that
 pipelines have, to compare.
@@ -17,6 +17,7 @@ from ratios import conclude, ratio
 
 from tallygate.bench.course import Course
 from tallygate.bench.meter import Meter
+from tallygate.bench.pagecache import PageCache
 from tallygate.bench.stage import own_stack
 
 CONNECTIONS = 2
@@ -65,7 +66,7 @@ class Copying:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--millions", type=int, default=20)
+    parser.add_argument("--millions", type=int, default=50)
     parts = measure(parser.parse_args().millions)
     first, last = parts[0]["rows/s"], parts[-1]["rows/s"]
     conclude("copying", [ratio("COPY, rows/s, last part to first", last, first, 0.9, parts=parts)])
@@ -74,9 +75,11 @@ def main() -> None:
 def measure(millions: int) -> list[dict[str, Any]]:
     """Each of some parts of the rows: how fast it came, and what PostgreSQL spent on it."""
     times = millions * 1_000_000 // AT_ONCE
-    with own_stack(brokers=1) as stack, Meter() as meter:
+    with own_stack(brokers=1) as stack:
+        PageCache(stack.settings.state_dir).fill()
         copying = Copying(stack.dsn, times)
-        copying.run()
+        with Meter() as meter:
+            copying.run()
     course = Course.of_batches(sorted(copying.ends), AT_ONCE, times * AT_ONCE)
     found = []
     for number, part in enumerate(course.parts(PARTS)):

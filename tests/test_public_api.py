@@ -138,7 +138,7 @@ LAYERS = (
     ("drills.faults.consumers", "drills.faults.database", "drills.faults.network"),
     ("drills.faults.mix",),
     ("drills.catalogue", "drills.running"),
-    ("bench.course", "bench.meter", "bench.targets"),
+    ("bench.course", "bench.meter", "bench.pagecache", "bench.targets"),
     ("bench.findings", "bench.stage"),
     ("bench.contender", "bench.programs", "bench.spark"),
     ("bench.flink", "bench.limits", "bench.loops", "bench.ours", "bench.quix"),

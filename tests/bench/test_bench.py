@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from tallygate import Producer, Stack
 from tallygate.bench import bench as bench_module
-from tallygate.bench import flink, growth, latency, limits, loops, ours, recovery
+from tallygate.bench import flink, growth, latency, limits, loops, ours, pagecache, recovery
 from tallygate.bench import spark as plain
 from tallygate.bench.bench import SIZES, _tried, bench
 from tallygate.bench.contenders import CONTENDERS
 from tallygate.bench.course import Course, Stretch
 from tallygate.bench.findings import Figure, Findings
 from tallygate.bench.meter import Meter, Peak
+from tallygate.bench.pagecache import PageCache
 from tallygate.bench.report import BEGIN, END, write_json, write_page
 from tallygate.bench.stage import MiscountedError, Stage, Work, _settings
 from tallygate.bench.targets import TARGETS
@@ -93,6 +94,29 @@ def test_a_peak_is_what_was_held_since_it_is_watched() -> None:
     assert len(b"x" * (200 << 20))  # for a moment
     assert first.size > before + 150
     assert Peak(os.getpid()).size < before + 150
+
+
+def test_memory_is_filled_until_no_less_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([1000, 900, 800, *[800] * 100])
+    monkeypatch.setattr(pagecache, "_free", lambda: next(free) * pagecache.BLOCK)
+    memory = PageCache(tmp_path)
+    memory.fill()
+    assert memory._at == (2 + pagecache.STILL) * pagecache.BLOCK
+    assert (tmp_path / "no-contents").stat().st_blocks == 0, "it takes no place on the disk"
+
+
+def test_of_a_large_machine_only_a_part_is_filled_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = itertools.count(10**6, -1)
+    monkeypatch.setattr(pagecache, "_free", lambda: next(free) * pagecache.BLOCK)
+    monkeypatch.setattr(pagecache, "MOST", 2 * pagecache.BLOCK)
+    memory = PageCache(tmp_path)
+    for times in (1, 2):
+        memory.fill()
+        assert memory._at == 2 * times * pagecache.BLOCK
 
 
 def test_nothing_that_is_configured_is_reached(

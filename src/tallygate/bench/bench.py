@@ -127,6 +127,7 @@ class _Turn:
 
 
 def _take_turn(stage: Stage, contender: Contender, turns: list[_Turn]) -> None:
+    stage.settle()
     with Meter(newcomers=not contender.on_spark) as meter:
         course = contender.run(stage)
     turns.append(_Turn.of(course.measured, meter))
@@ -151,6 +152,7 @@ def _tried(
 def _latency(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
     for rate in (2_000, 10_000):
         for name, start in (("spark jdbc", latency.plain), ("tallygate", latency.ours)):
+            stage.settle()
             found = latency.latency(stage, start, rate, size.paced)
             findings.note(f"{name} p50 {rate}", "s", found.p50)
             findings.note(f"{name} p99 {rate}", "s", found.p99)
@@ -159,6 +161,7 @@ def _latency(stage: Stage, size: Size, findings: Findings, progress: Progress) -
 
 def _recovery(stage: Stage, size: Size, findings: Findings, progress: Progress) -> None:
     for name, killed in (("spark", recovery.plain), ("tallygate", recovery.ours)):
+        stage.settle()
         seconds = killed(stage, size.kills)
         findings.note(f"{name} killed", "s", *seconds)
         progress(f"{name} killed: commits again after {statistics.median(seconds):.1f} s")
@@ -200,6 +203,7 @@ def _by_rows(stage: Stage, size: Size, note: Callable[[str, Sequence[_Turn], str
         batches = f"batches of {growth.BATCH:,}"
         with growth.more(stage, f"rows-{rows}", rows=rows, batches=rows // growth.BATCH) as longer:
             for _ in range(size.rounds if rows == LEAST else 1):
+                longer.settle()
                 with Meter() as meter:
                     course = APPEND.run(longer)
                 turns.append(_Turn.of(course.measured, meter))
@@ -217,6 +221,7 @@ def _longer(stage: Stage, findings: Findings, progress: Progress) -> None:
             ("tallygate longer", ours.append),
             ("flink sql longer", flink.into_table),
         ):
+            longer.settle()
             rate = run(longer).rate
             findings.note(name, "rows/s", rate)
             progress(f"{name}, {LONGER:,} rows: {rate:,.0f} rows/s")

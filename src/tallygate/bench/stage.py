@@ -12,6 +12,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from tallygate.bench.course import Course
+from tallygate.bench.pagecache import PageCache
 from tallygate.drills.ground import machine_only
 from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
@@ -75,8 +76,16 @@ def _settings(folder: str) -> Settings:
 
 
 class Stage:
-    def __init__(self, stack: Stack, spark: SparkSession, settings: Settings, work: Work) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        spark: SparkSession,
+        settings: Settings,
+        work: Work,
+        memory: PageCache | None = None,
+    ) -> None:
         self.stack, self.spark, self.settings, self.work = stack, spark, settings, work
+        self._memory = memory
         self.connection: Connection = stack.cluster.connection
         self.topics = Topics(self.connection, settings)
         self._number = 0
@@ -88,7 +97,8 @@ class Stage:
         with own_stack(brokers=1) as stack:
             spark = session("bench", settings=stack.settings)
             try:
-                stage = cls(stack, spark, stack.settings, work)
+                memory = PageCache(stack.settings.state_dir)
+                stage = cls(stack, spark, stack.settings, work, memory)
                 progress(f"{work.rows:,} records into {work.topic}")
                 stage.fill()
                 yield stage
@@ -103,9 +113,15 @@ class Stage:
 
     def filled(self, **changed: int | str) -> "Stage":
         """The same place with other work, in a topic of its own."""
-        stage = Stage(self.stack, self.spark, self.settings, replace(self.work, **changed))  # type: ignore[arg-type]
+        work = replace(self.work, **changed)  # type: ignore[arg-type]
+        stage = Stage(self.stack, self.spark, self.settings, work, self._memory)
         stage.fill()
         return stage
+
+    def settle(self) -> None:
+        """Before anything is measured: nobody is to pay for memory that nobody has used yet."""
+        if self._memory is not None:
+            self._memory.fill()
 
     def fill(self) -> None:
         work = self.work
