@@ -62,6 +62,7 @@ def measure(stage: Stage) -> list[dict[str, Any]]:
 def loaded(stage: Stage) -> float:
     """Rows a second, after its warm-up."""
     topic = stage.work.topic
+    stage.settle()
     ours.run(stage, topic, Kafka(topic, schema=SCHEMA), Postgres(topic))
     return stage.course_of_table(topic).rate
 
@@ -71,6 +72,7 @@ def audited(stage: Stage) -> tuple[float, dict[str, float]]:
     topic, rows = stage.work.topic, stage.work.rows
     gateway: Any = stage.spark.sparkContext._gateway
     gateway.jvm.System.gc()
+    stage.settle()
     peaks = {"Python": Peak(os.getpid()), "the JVM": Peak(gateway.proc.pid)}
     with tempfile.TemporaryDirectory() as checkpoint:
         source, sink = Kafka(topic, schema=SCHEMA), Postgres(topic)

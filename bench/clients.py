@@ -20,6 +20,7 @@ from typing import Any
 from ratios import conclude, ratio
 
 from tallygate import Topics
+from tallygate.bench.pagecache import PageCache
 from tallygate.bench.stage import own_stack
 from tallygate.drills.ground import environment
 from tallygate.kafka.producer import producer_properties
@@ -49,10 +50,12 @@ def run(records: int, rounds: int) -> list[dict[str, Any]]:
         write_source(source, records)
         topics = Topics(stack.cluster.connection, stack.settings)
         variables = environment(stack.settings)
+        memory = PageCache(stack.settings.state_dir)
         for number in range(rounds + 1):
             names = {kind: f"{kind}-{number}" for kind in ("bare", "plain", "transactional")}
             for name in names.values():
                 topics.create(name, partitions=PARTITIONS)
+            memory.fill()
             for step, command in commands(stack.bootstrap_servers, names, source, target).items():
                 seconds, mebibytes = measure(
                     command, variables, target if step == "consume" else None

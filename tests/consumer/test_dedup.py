@@ -15,11 +15,6 @@ START = 1_700_000_000_000
 
 
 @pytest.fixture
-def connection(small_stack: Stack) -> Connection:
-    return small_stack.cluster.connection
-
-
-@pytest.fixture
 def counted(small_stack: Stack) -> Callable[[], Counter[str]]:
     with psycopg.connect(small_stack.dsn) as database:
         database.execute("DROP TABLE IF EXISTS operations")

@@ -17,11 +17,6 @@ from tallygate.waiting import wait_until
 Fill = Callable[..., str]
 
 
-@pytest.fixture
-def connection(small_stack: Stack) -> Connection:
-    return small_stack.cluster.connection
-
-
 class _Store:
     """A table beside the positions, both of which can be set back as a failover would."""
 

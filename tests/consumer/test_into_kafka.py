@@ -15,11 +15,6 @@ from tallygate.kafka.reader import records_in
 Fill = Callable[..., str]
 
 
-@pytest.fixture
-def connection(small_stack: Stack) -> Connection:
-    return small_stack.cluster.connection
-
-
 def _silence(stack: Stack, seconds: float) -> threading.Timer:
     """The only broker hears nothing and says nothing for so long."""
     (broker,) = stack.cluster.nodes

@@ -77,11 +77,6 @@ def test_impossible_retries_are_refused(wrong: dict[str, object]) -> None:
         Retry(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def connection(small_stack: Stack) -> Connection:
-    return small_stack.cluster.connection
-
-
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_failing_record_waits_in_a_retry_topic_and_lets_others_pass(
     connection: Connection, fill: Fill, delivery: str
