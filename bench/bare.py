@@ -42,7 +42,7 @@ def consume(topic: str, path: str, properties: dict[str, str]) -> None:
     consumer.assign([TopicPartition(topic, number, 0) for number in left])
     with Path(path).open("wb") as file:
         while left:
-            for message in consumer.consume(10_000, 0.2):
+            for message in consumer.consume(1_000, 0.2):
                 if message.error():
                     left.discard(message.partition())
                 else:

@@ -6,6 +6,7 @@ nothing and keep no position. They are in `bare.py`.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -20,12 +21,15 @@ from typing import Any
 from ratios import conclude, ratio
 
 from tallygate import Topics
+from tallygate.bench.meter import Peak
 from tallygate.bench.pagecache import PageCache
 from tallygate.bench.stage import own_stack
 from tallygate.drills.ground import environment
 from tallygate.kafka.producer import producer_properties
 
 PARTITIONS = 4
+EVERY = 0.02
+"""Seconds between two looks at a process."""
 BARE = Path(__file__).with_name("bare.py")
 
 
@@ -36,11 +40,15 @@ def measure(
     started = time.monotonic()
     with (output or Path(os.devnull)).open("wb") as out, Path(os.devnull).open("wb") as null:
         process = subprocess.Popen(command, stdout=out, stderr=null, env=variables)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        peak, held = Peak(process.pid), 0.0
+        while process.poll() is None:
+            # Not what the kernel says in the end: that counts what this program held at the fork.
+            with contextlib.suppress(OSError, StopIteration):  # it has just ended
+                held = peak.size
+            time.sleep(EVERY)
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)} failed with {process.returncode}")
-    return time.monotonic() - started, usage.ru_maxrss / 1024
+    return time.monotonic() - started, held
 
 
 def run(records: int, rounds: int) -> list[dict[str, Any]]:
