@@ -25,7 +25,7 @@ check: setup
 
 SIZE := standard
 bench: setup
-	@$(VENV)/tallygate bench --size $(SIZE) --results bench/results --page docs/benchmarks.md
+	@$(VENV)/python -m benchmarks --size $(SIZE) --results benchmarks/results --page docs/benchmarks.md
 
 lock:
 	@scripts/lock

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as property_settings
 
-from tallygate.kafka import reader
+from tallygate.kafka import read as reader
 
 pytest_plugins = [
     "fixtures.folders",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tallygate import Producer, Settings, Stack, Topics
-from tallygate.guard import kill_recorded
+from tallygate.lab.orphan_guard import kill_recorded
 from tallygate.settings import OPEN_SECTIONS, SETTINGS
 
 ROOT = Path(__file__).parent.parent

@@ -20,7 +20,7 @@ from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
 from tallygate import Stack, Topics
-from tallygate.kafka.reader import records_in
+from tallygate.kafka.read import records_in
 from tallygate.settings import Settings
 
 FOLDER = Path(__file__).parent.parent / "examples"

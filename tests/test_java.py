@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tallygate.errors import MachineError
-from tallygate.java import find_java
+from tallygate.jvm.java import find_java
 from tallygate.settings import Settings
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tallygate.process import RECORD, Process, ProcessState, died, tail
+from tallygate.lab.process import RECORD, Process, ProcessState, died
+from tallygate.paths import tail
 from tallygate.waiting import wait_until
 
 FAMILY = (
@@ -127,7 +128,7 @@ def _owner(folder: Path, ending: str) -> subprocess.CompletedProcess[bytes]:
     """A program that starts a process under a guard and then ends in some way."""
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from tallygate.guard import Guard; from tallygate.process import Process\n"
+        "from tallygate.lab.orphan_guard import Guard; from tallygate.lab.process import Process\n"
         f"guard = Guard(Path({str(folder)!r}))\n"
         f"Process(Path({str(folder / 'kafka' / '1')!r})).start(['sleep', '60'])\n{ending}"
     )

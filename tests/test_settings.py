@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from tallygate.endpoints import running_dsn
 from tallygate.errors import ConfigError, StackError
 from tallygate.settings import SETTINGS, Settings
-from tallygate.stack import running_dsn
 
 FILE = """
 [kafka]

@@ -15,10 +15,10 @@ import pytest
 from tallygate import Stack, Topics
 from tallygate.errors import ConfigError, MachineError, NodeError, StackError
 from tallygate.kafka import clients
+from tallygate.lab.process import ProcessState, is_alive
+from tallygate.lab.stack import StackState
 from tallygate.ports import is_free
-from tallygate.process import ProcessState, is_alive
 from tallygate.settings import Settings
-from tallygate.stack import StackState
 from tallygate.waiting import wait_until
 
 
@@ -232,7 +232,7 @@ def test_a_file_that_is_no_stack_is_an_error_with_the_cure(settings: Settings) -
 def test_no_disk_is_refused_before_anything_is_made(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallygate.stack.DISK_NEEDED", 1 << 60)
+    monkeypatch.setattr("tallygate.lab.stack.DISK_NEEDED", 1 << 60)
     stack = Stack("diskless", settings=settings)
     with pytest.raises(MachineError, match="MiB of free disk"):
         stack.up()

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from tallygate.consumer.dedup import Dedup
     from tallygate.consumer.retry import Retry
     from tallygate.consumer.run import consume
+    from tallygate.core.record import Output, Record
+    from tallygate.engine.pipeline import Pipeline, write_stream
     from tallygate.errors import TallygateError
-    from tallygate.kafka.cluster import Cluster
     from tallygate.kafka.connection import Connection
     from tallygate.kafka.producer import Producer
     from tallygate.kafka.topics import Topics
-    from tallygate.pipeline.pipeline import Pipeline, write_stream
-    from tallygate.records.record import Output, Record
+    from tallygate.lab.kafka.cluster import Cluster
+    from tallygate.lab.stack import Stack
     from tallygate.settings import Settings
     from tallygate.spark.session import session
     from tallygate.spec import DeadLetters, Delta, Files, Kafka, KafkaSink, Parquet, Postgres
-    from tallygate.stack import Stack
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Cluster": "tallygate.kafka.cluster",
+    "Cluster": "tallygate.lab.kafka.cluster",
     "Connection": "tallygate.kafka.connection",
     "DeadLetters": "tallygate.spec",
     "Dedup": "tallygate.consumer.dedup",
@@ -59,20 +59,20 @@ _HOMES = {
     "Files": "tallygate.spec",
     "Kafka": "tallygate.spec",
     "KafkaSink": "tallygate.spec",
-    "Output": "tallygate.records.record",
+    "Output": "tallygate.core.record",
     "Parquet": "tallygate.spec",
-    "Pipeline": "tallygate.pipeline.pipeline",
+    "Pipeline": "tallygate.engine.pipeline",
     "Postgres": "tallygate.spec",
     "Producer": "tallygate.kafka.producer",
-    "Record": "tallygate.records.record",
+    "Record": "tallygate.core.record",
     "Retry": "tallygate.consumer.retry",
     "Settings": "tallygate.settings",
-    "Stack": "tallygate.stack",
+    "Stack": "tallygate.lab.stack",
     "TallygateError": "tallygate.errors",
     "Topics": "tallygate.kafka.topics",
     "consume": "tallygate.consumer.run",
     "session": "tallygate.spark.session",
-    "write_stream": "tallygate.pipeline.pipeline",
+    "write_stream": "tallygate.engine.pipeline",
 }
 
 

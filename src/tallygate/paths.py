@@ -4,10 +4,11 @@ Both follow the XDG rules and can be set. Root is the exception for the state fo
 refuses to run as root and so runs as another user, who cannot look into root's home.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["default_cache_dir", "default_state_dir"]
+__all__ = ["default_cache_dir", "default_state_dir", "tail"]
 
 
 def default_cache_dir() -> Path:
@@ -23,3 +24,12 @@ def default_state_dir() -> Path:
 def _xdg(variable: str, fallback: str) -> Path:
     base = os.environ.get(variable)
     return (Path(base) if base else Path.home() / fallback) / "tallygate"
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a text file, without reading more than its end."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 400 * lines - 4096))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+    return []

@@ -12,12 +12,12 @@ from fixtures.audits import abort, amounts, audited, counts
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Postgres
-from tallygate.audit import coordinates
-from tallygate.audit.digests import Digests, digests
-from tallygate.audit.scope import Sample
-from tallygate.audit.verdict import Verdict
+from tallygate.auditing import coordinates
+from tallygate.auditing.digests import Digests, digests
+from tallygate.auditing.scope import Sample
+from tallygate.auditing.verdict import Verdict
+from tallygate.engine.batch import Progress
 from tallygate.errors import ConfigError, LedgerError
-from tallygate.pipeline.engine import Progress
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 

@@ -9,7 +9,7 @@ from typing import Any
 from fixtures.audits import abort, audited, audited_meanwhile, counts
 from fixtures.lakes import Lake
 from tallygate import Delta
-from tallygate.audit.verdict import Verdict
+from tallygate.auditing.verdict import Verdict
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 

@@ -10,12 +10,12 @@ from fixtures.audits import abort, amounts, audited, audited_meanwhile, counts
 from fixtures.flows import Flow
 from fixtures.retention import FOREVER, retire
 from tallygate import KafkaSink, Producer
-from tallygate.audit.readings import disordered, two_readings
-from tallygate.audit.verdict import Verdict
+from tallygate.auditing.topic_checks import disordered, two_readings
+from tallygate.auditing.verdict import Verdict
+from tallygate.core.record import Record
 from tallygate.kafka import clients
-from tallygate.kafka.reader import records_in
-from tallygate.ledger.group import Names, committed, open_producer
-from tallygate.records.record import Record
+from tallygate.kafka.read import records_in
+from tallygate.targets.kafka.ledger import Names, committed, open_producer
 
 LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
 

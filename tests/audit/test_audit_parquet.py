@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from fixtures.audits import abort, audited, counts
 from fixtures.flows import Flow
 from tallygate import Parquet
-from tallygate.audit.verdict import Verdict
-from tallygate.sinks.parquet.folder import LEDGER, Folder
+from tallygate.auditing.verdict import Verdict
+from tallygate.targets.parquet.folder import LEDGER, Folder
 
 WINDOWS = [
     {"sql": "SELECT *, timestamp_seconds(id * 10) AS at FROM source"},

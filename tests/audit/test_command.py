@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tallygate.audit.verdict import Report
+from tallygate.auditing.verdict import Report
 from tallygate.cli.audit import CrashedError, _crashes_told, _show
 from tallygate.errors import LedgerError
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tallygate.audit.comparable import sides_of
-from tallygate.audit.comparing import compared
+from tallygate.auditing.comparable import sides_of
+from tallygate.auditing.comparing import compared
 
 
 def _kinds(spark: SparkSession, schema: str, expected: Any, found: Any) -> set[str]:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.audit.comparing import compared, strangers
-from tallygate.audit.digests import Digests, contradict, differing, parts_of, stretch
-from tallygate.ledger.ranges import Range
+from tallygate.auditing.comparing import compared, strangers
+from tallygate.auditing.digests import Digests, contradict, differing, parts_of, stretch
+from tallygate.core.offsets import Range
 
 CHECKED = [Range("t", 0, 50, 350)]
 NAN, INFINITE = float("nan"), float("inf")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallygate.audit.hashing import _NULL, row_hashes
+from tallygate.auditing.hashing import _NULL, row_hashes
 
 TEXTS = st.lists(st.none() | st.text(max_size=40), min_size=1, max_size=20)
 

@@ -1,8 +1,8 @@
 """A ledger's history must lead to what it claims."""
 
-from tallygate.audit.claims import Claims, Commit
-from tallygate.audit.history import wrong_moves
-from tallygate.ledger.ranges import Range
+from tallygate.auditing.history import wrong_moves
+from tallygate.auditing.ledger_snapshot import Claims, Commit
+from tallygate.core.offsets import Range
 
 LOST = (Range("t", 0, 10, 15),)
 

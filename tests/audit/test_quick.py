@@ -11,9 +11,10 @@ import pytest
 from fixtures.audits import abort, audited, counts
 from fixtures.flows import Flow
 from tallygate import Kafka, Parquet, Postgres
-from tallygate.audit import coordinates, quick
-from tallygate.audit.verdict import Verdict
-from tallygate.ledger.ranges import Range
+from tallygate.auditing import coordinates
+from tallygate.auditing import worker_digests as quick
+from tallygate.auditing.verdict import Verdict
+from tallygate.core.offsets import Range
 from tallygate.spec import Delta
 
 SCHEMA = (

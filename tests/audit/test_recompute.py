@@ -5,8 +5,8 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 from tallygate import Kafka, Pipeline, Postgres
-from tallygate.audit.recompute import Source
-from tallygate.ledger.ranges import Range
+from tallygate.auditing.recompute import Source
+from tallygate.core.offsets import Range
 
 RANGES = [Range(topic, 0, 0, 5) for topic in ("payments", "shop.eu", "shop.us", "shops")]
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tallygate.audit.records import rounds
-from tallygate.audit.scope import Sample, begin_ms, sureness, windows
+from tallygate.auditing.records import rounds
+from tallygate.auditing.scope import Sample, begin_ms, sureness, windows
+from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
-from tallygate.ledger.ranges import Range
 
 RANGES = (Range("t", 0, 100, 50_100), Range("t", 1, 0, 30_000), Range("u", 0, 7, 8))
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tallygate.audit.digests import Digest, Digests, Stretch
-from tallygate.audit.tallying import Sums, Tally, offset_digests, tallied
-from tallygate.ledger.ranges import Range
+from tallygate.auditing.digest_sums import Sums, Tally, offset_digests, tallied
+from tallygate.auditing.digests import Digest, Digests, Stretch
+from tallygate.core.offsets import Range
 
 CHECKED = (Range("t", 0, 10, 50), Range("t", 1, 0, 30))
 CLAIMED = (Range("t", 0, 0, 60), Range("t", 1, 0, 30))

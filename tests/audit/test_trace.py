@@ -7,7 +7,7 @@ import pytest
 from fixtures.audits import abort
 from fixtures.flows import Flow
 from tallygate import Delta, KafkaSink, Parquet, Postgres, Producer
-from tallygate.audit.trace import Trace, trace_record, trace_rows
+from tallygate.auditing.trace import Trace, trace_record, trace_rows
 from tallygate.errors import ConfigError
 
 

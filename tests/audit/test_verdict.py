@@ -1,6 +1,6 @@
 """A verdict is three-valued, and the worst wins."""
 
-from tallygate.audit.verdict import Anomaly, Report, Verdict, worst
+from tallygate.auditing.verdict import Anomaly, Report, Verdict, worst
 
 
 def _report(**fields: object) -> Report:

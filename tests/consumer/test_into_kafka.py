@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from tallygate import Connection, Output, Record, Stack, consume
 from tallygate.kafka import producer as transactions
-from tallygate.kafka.reader import records_in
+from tallygate.kafka.read import records_in
 
 Fill = Callable[..., str]
 

@@ -14,7 +14,7 @@ from tallygate import Connection, Output, Producer, Record, Retry, Stack, Topics
 from tallygate.consumer.run import DeliveryName
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
 from tallygate.kafka import clients
-from tallygate.kafka.reader import records_in
+from tallygate.kafka.read import records_in
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 

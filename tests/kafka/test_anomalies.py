@@ -9,7 +9,7 @@ import pytest
 
 from tallygate import Connection, Producer, Stack, Topics
 from tallygate.errors import DeliveryError, UnreachableError
-from tallygate.kafka.reader import records_in
+from tallygate.kafka.read import records_in
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 

@@ -6,7 +6,7 @@ import pytest
 
 from tallygate import Stack
 from tallygate.errors import ConfigError, NodeError, StackError
-from tallygate.kafka.cluster import Cluster, ClusterSpec
+from tallygate.lab.kafka.cluster import Cluster, ClusterSpec
 from tallygate.ports import free_ports
 from tallygate.settings import Settings
 

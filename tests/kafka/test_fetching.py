@@ -22,10 +22,11 @@ from pyspark.sql import SparkSession
 from fixtures.locked import credentials
 from fixtures.retention import retire
 from tallygate import Stack, Topics
+from tallygate.core.offsets import Range, count
 from tallygate.errors import LostRangeError, TallygateError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetching import (
+from tallygate.kafka.fetch import (
     BLOCK,
     BLOCK_BYTES,
     LENGTHS,
@@ -37,10 +38,9 @@ from tallygate.kafka.fetching import (
     close_idle,
     fetch,
 )
-from tallygate.kafka.reader import Reading, read
-from tallygate.ledger.ranges import Range, count
+from tallygate.kafka.read import Reading, read
 from tallygate.settings import Settings
-from tallygate.sinks.rows import shared_out
+from tallygate.targets.batch_input import shared_out
 from tallygate.waiting import wait_until
 
 

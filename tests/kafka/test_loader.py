@@ -14,6 +14,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from fixtures.commands import Tallygate
 from tallygate import Connection, Stack, Topics
+from tallygate.core.record import Record
 from tallygate.errors import (
     ConfigError,
     DeliveryError,
@@ -21,11 +22,10 @@ from tallygate.errors import (
     InputError,
     TopicError,
 )
-from tallygate.kafka.loader import Load, load
+from tallygate.kafka.load import Load, load
 from tallygate.kafka.producer import producer_properties
-from tallygate.kafka.reader import Reading, list_offsets, read, to_record
-from tallygate.records.files import FileFormat
-from tallygate.records.record import Record
+from tallygate.kafka.read import Reading, list_offsets, read, to_record
+from tallygate.kafka.record_files import FileFormat
 from tallygate.waiting import wait_until
 
 NewTopic = Callable[..., str]

@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from tallygate import Connection, Producer, Stack
+from tallygate.core.record import Metadata
 from tallygate.errors import DeliveryError
-from tallygate.records.record import Metadata
 
 NewTopic = Callable[..., str]
 

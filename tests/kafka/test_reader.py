@@ -15,9 +15,10 @@ from fixtures.commands import Tallygate
 from fixtures.retention import retire
 from tallygate import Producer, Stack
 from tallygate.errors import ConfigError, InputError, LostRangeError, TopicError
-from tallygate.kafka import clients, reader
-from tallygate.kafka.reader import list_offsets, records_in
-from tallygate.ledger.group import open_producer
+from tallygate.kafka import clients
+from tallygate.kafka import read as reader
+from tallygate.kafka.read import list_offsets, records_in
+from tallygate.targets.kafka.ledger import open_producer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tallygate import Stack
 from tallygate.postgres.arrow import pooled
-from tallygate.postgres.connecting import watchful
+from tallygate.postgres.connect import watchful
 
 
 @pytest.mark.parametrize("careful", [False, True])

@@ -4,7 +4,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from tallygate import Stack
-from tallygate.postgres.reading import Snapshot
+from tallygate.postgres.read import Snapshot
 
 
 def test_all_parts_see_the_moment_of_the_snapshot(small_stack: Stack, spark: SparkSession) -> None:

@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate.errors import MachineError
-from tallygate.java import find_java
+from tallygate.jvm import class_archive as classes
+from tallygate.jvm.class_archive import PROGRAMS, keep_classes, sharing
+from tallygate.jvm.java import find_java
 from tallygate.settings import Settings
-from tallygate.spark import classes
-from tallygate.spark.classes import PROGRAMS, keep_classes, sharing
 from tallygate.spark.warming import warm
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tallygate.errors import JarError
+from tallygate.jvm import jars
+from tallygate.jvm.jars import SETS, Coordinate, JarSet, jar_paths
 from tallygate.settings import Settings
-from tallygate.spark import jars
-from tallygate.spark.jars import SETS, Coordinate, JarSet, jar_paths
 
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>test</groupId><artifactId>{name}</artifactId><version>1.0</version>

@@ -4,10 +4,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.flows import Flow
+from tallygate.core.letters import Letter
+from tallygate.engine.frames import decoded, raw_stream
 from tallygate.errors import QueryError
 from tallygate.kafka.connection import Connection
-from tallygate.ledger.letters import Letter
-from tallygate.pipeline.source import decoded, raw_stream
 from tallygate.spark.plan import needed_columns, read_plan
 from tallygate.spec import Kafka
 
@@ -82,7 +82,7 @@ def test_what_was_left_out_cannot_be_read(
     """Were it taken for needless by mistake, the query would fail and not give nulls."""
     flow.send(10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tallygate.pipeline.launch.needed_columns", lambda frame: {"id", *PLACE})
+        patch.setattr("tallygate.engine.start.needed_columns", lambda frame: {"id", *PLACE})
         with pytest.raises(QueryError, match="column account is read"):
             flow.run(transform="SELECT id, account FROM source")
         flow.run(transform="SELECT id FROM (SELECT id, account FROM source)")

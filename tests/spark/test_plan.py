@@ -4,9 +4,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.flows import Flow
+from tallygate.core.letters import Letter
+from tallygate.engine.frames import decoded, raw_stream
 from tallygate.kafka.connection import Connection
-from tallygate.ledger.letters import Letter
-from tallygate.pipeline.source import decoded, raw_stream
 from tallygate.spark.plan import (
     committed_only,
     needed_columns,

@@ -12,16 +12,17 @@ from pyspark.sql import functions as f
 from fixtures.flows import SCHEMA, Flow, windows_of_20
 from fixtures.readers import rows_of
 from tallygate import Kafka, KafkaSink, Parquet, Postgres
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import Range
+from tallygate.engine import frames as source
+from tallygate.engine import start as launch
+from tallygate.engine.run_request import Job
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.reader import records_in
-from tallygate.ledger.letters import Letter
-from tallygate.ledger.ranges import Range
-from tallygate.pipeline import launch, source
-from tallygate.pipeline.job import Job
-from tallygate.sinks.tasks import StepError
-from tallygate.spark.ranged import over_ranges
+from tallygate.kafka.read import records_in
+from tallygate.spark.direct_read import over_ranges
 from tallygate.spec import Memory
+from tallygate.targets.task_report import StepError
 
 LARGE = 25_000
 """More records than a small batch has, where a sink does not say how many those are."""

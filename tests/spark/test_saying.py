@@ -1,6 +1,6 @@
 """What Spark said, in one line."""
 
-from tallygate.spark.saying import reason
+from tallygate.spark.error_text import reason
 
 PYTHON = """
   An exception was thrown from the Python worker. Please see the stack trace below.

@@ -13,7 +13,7 @@ from tallygate import session
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
-from tallygate.spark.held import held
+from tallygate.spark.temporary_conf import held
 
 
 def test_the_session_is_fit_for_streaming(spark: SparkSession) -> None:
@@ -60,7 +60,7 @@ def test_workers_run_this_python_under_our_daemon(spark: SparkSession) -> None:
     schema = "python string, patched string, loaded string"
     row = spark.range(1).repartition(1).mapInArrow(look, schema).collect()[0]
     assert row.python == sys.executable
-    assert row.patched in ("tallygate.spark.daemon", "__main__")
+    assert row.patched in ("tallygate.spark.worker_daemon", "__main__")
     assert row.loaded == "True"
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.serializers import SpecialLengths
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from tallygate.spark import whole
+from tallygate.spark import truncated_input as whole
 
 BLOCKS = [pa.RecordBatch.from_pydict({"n": [number]}) for number in range(3)]
 

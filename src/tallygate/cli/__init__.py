@@ -14,7 +14,6 @@ import typer
 from tallygate import __version__
 from tallygate.cli import (
     audit,
-    bench,
     cluster,
     dead_letters,
     drill,
@@ -42,7 +41,6 @@ stack.register(app)
 pipeline.register(app)
 audit.register(app)
 drill.register(app)
-bench.register(app)
 lake.register(app)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")

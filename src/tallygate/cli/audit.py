@@ -12,8 +12,8 @@ from tallygate.cli.output import progress_display
 from tallygate.errors import TallygateError
 
 if TYPE_CHECKING:
-    from tallygate.audit.trace import Trace
-    from tallygate.audit.verdict import Report
+    from tallygate.auditing.trace import Trace
+    from tallygate.auditing.verdict import Report
     from tallygate.settings import Settings
 
 __all__ = ["register"]
@@ -51,8 +51,8 @@ def audit(
     """Recompute a pipeline's rows from its source and compare; exit 0 valid, 1 not, 2 unknown."""
     import json
 
-    from tallygate.audit.audit import audit as check
-    from tallygate.audit.scope import Sample, begin_ms
+    from tallygate.auditing.audit import audit as check
+    from tallygate.auditing.scope import Sample, begin_ms
 
     since_ms = None if since is None else begin_ms(since)
     chosen = None if sample is None else Sample.parse(sample)
@@ -90,7 +90,7 @@ def trace(
     is missing or wrong."""
     import json
 
-    from tallygate.audit.trace import trace_record, trace_rows
+    from tallygate.auditing.trace import trace_record, trace_rows
     from tallygate.errors import ConfigError
 
     if (where is None) == (partition is None or offset is None):
@@ -117,7 +117,7 @@ def trace(
 
 def _with_spark(file: Path, doing: str, settings: "Settings", work: Any) -> Any:
     """Do something with a pipeline and a session of its own."""
-    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.engine.pipeline import Pipeline
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
@@ -134,7 +134,7 @@ def _with_spark(file: Path, doing: str, settings: "Settings", work: Any) -> Any:
 @contextmanager
 def _crashes_told(doing: str) -> Iterator[None]:
     """An error that is not ours would end as 1, which stands for something wrong in the sink."""
-    from tallygate.spark.saying import reason
+    from tallygate.spark.error_text import reason
 
     try:
         yield
@@ -148,8 +148,8 @@ def _crashes_told(doing: str) -> Iterator[None]:
 
 
 def _topic(pipeline: Any, given: str | None) -> str:
+    from tallygate.engine.factory import read_topics
     from tallygate.errors import ConfigError
-    from tallygate.pipeline.stores import read_topics
 
     topics = read_topics(pipeline)
     if given is None and len(topics) == 1:

@@ -12,9 +12,9 @@ from tallygate.cli.output import progress_display
 from tallygate.errors import StackError
 
 if TYPE_CHECKING:
-    from tallygate.kafka.node import Node
-    from tallygate.postgres.server import Postgres
-    from tallygate.stack import Stack
+    from tallygate.lab.kafka.node import Node
+    from tallygate.lab.postgres_server import Postgres
+    from tallygate.lab.stack import Stack
 
 __all__ = ["app"]
 
@@ -48,7 +48,7 @@ def stop(node: NodeName, name: Name = None, wait: Wait = True, sets: Set = None)
 @app.command()
 def start(node: NodeName, name: Name = None, sets: Set = None) -> None:
     """Start a node that is stopped or was killed, and wait until it is of use."""
-    from tallygate.process import ProcessState
+    from tallygate.lab.process import ProcessState
 
     stack, member = _find(node, name, sets)
     if member.state is not ProcessState.STOPPED:
@@ -72,7 +72,7 @@ def pause(node: NodeName, name: Name = None, sets: Set = None) -> None:
 @app.command()
 def resume(node: NodeName, name: Name = None, sets: Set = None) -> None:
     """Let a paused node go on."""
-    from tallygate.process import ProcessState
+    from tallygate.lab.process import ProcessState
 
     _, member = _find(node, name, sets)
     if member.state is not ProcessState.PAUSED:
@@ -92,7 +92,7 @@ def logs(
     sets: Set = None,
 ) -> None:
     """Show the end of a node's log."""
-    from tallygate.process import tail
+    from tallygate.paths import tail
 
     _, member = _find(node, name, sets)
     for line in tail(member.process.log, lines):
@@ -126,7 +126,7 @@ def _find(node: str, name: str | None, sets: list[str] | None) -> "tuple[Stack, 
 def _running(
     node: str, name: str | None, sets: list[str] | None
 ) -> "tuple[Stack, Node | Postgres]":
-    from tallygate.process import ProcessState
+    from tallygate.lab.process import ProcessState
 
     stack, member = _find(node, name, sets)
     if member.state is ProcessState.STOPPED:

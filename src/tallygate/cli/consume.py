@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.options import resolve_connection, with_settings
-from tallygate.collecting import collect_seldom
 from tallygate.errors import ConfigError, InputError
+from tallygate.gc_tuning import collect_seldom
 from tallygate.units import time_ms
 
 if TYPE_CHECKING:
-    from tallygate.kafka.reader import Reading
+    from tallygate.kafka.read import Reading
     from tallygate.settings import Settings
 
 __all__ = ["consume"]
@@ -77,7 +77,7 @@ def consume(
 ) -> None:
     """Read topics; Ctrl-C ends cleanly."""
     collect_seldom()
-    from tallygate.kafka.reader import read
+    from tallygate.kafka.read import read
 
     if group is not None and key is not None and limit is not None:
         raise ConfigError("--group, --key and --limit together would skip records: leave one out.")
@@ -108,7 +108,7 @@ def _reading(
     isolation: Isolation,
     partitions: list[int] | None,
 ) -> "Reading":
-    from tallygate.kafka.reader import From, Reading
+    from tallygate.kafka.read import From, Reading
 
     if tail is not None and from_ is not None:
         raise ConfigError("--from and --tail exclude each other.")
@@ -142,7 +142,7 @@ def _decoder(decode: Decode, avro_schema: str | None) -> Any:
     if decode is Decode.json:
         return json.loads
     if decode is Decode.avro:
-        from tallygate.records.avro import decoder
+        from tallygate.core.avro import decoder
 
         return decoder(avro_schema or "")
     return lambda value: value.decode(errors="replace")
@@ -176,8 +176,8 @@ class _Printer:
         out.write(b"\n")
 
     def _rows(self, batch: list[Any]) -> None:
-        from tallygate.kafka.reader import to_record
-        from tallygate.records.files import dump_json
+        from tallygate.kafka.read import to_record
+        from tallygate.kafka.record_files import dump_json
 
         for message in batch:
             record = to_record(message)

@@ -11,7 +11,7 @@ from tallygate.cli.output import progress_display, show_table, stop_well
 from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallygate.drills.outcome import Outcome
+    from tallygate.lab.drills.outcome import Outcome
 
 __all__ = ["register"]
 
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 @drill.command("list")
 def list_(json_: Json = False) -> None:
     """Name every drill, and say what must hold in it."""
-    from tallygate.drills.catalogue import DRILLS
+    from tallygate.lab.drills.catalogue import DRILLS
 
     rows = [{"name": name, "must_hold": each.must_hold} for name, each in DRILLS.items()]
     if json_:
@@ -80,7 +80,7 @@ def all_(
 ) -> None:
     """Play every drill, or with --pipeline every one that takes it; exit 0 valid, 1 not,
     2 unknown."""
-    from tallygate.drills.catalogue import DRILLS, OURS
+    from tallygate.lab.drills.catalogue import DRILLS, OURS
 
     names = [name for name in DRILLS if pipeline is None or name not in OURS]
     _play(names, json_, folder, seed, rounds, sets, pipeline, sample)
@@ -96,11 +96,11 @@ def _play(
     pipeline: Path | None,
     sample: Path | None,
 ) -> None:
-    from tallygate.audit.verdict import worst
-    from tallygate.drills.catalogue import chosen
-    from tallygate.drills.report.page import write_report
-    from tallygate.drills.running import PAYMENTS, facts, new_folder, play_all
-    from tallygate.drills.subject import OwnPipeline
+    from tallygate.auditing.verdict import worst
+    from tallygate.lab.drills.catalogue import chosen
+    from tallygate.lab.drills.report.page import write_report
+    from tallygate.lab.drills.running import PAYMENTS, facts, new_folder, play_all
+    from tallygate.lab.drills.subject import OwnPipeline
 
     if sample is not None and pipeline is None:
         raise ConfigError("--sample is the records of a pipeline of yours: give --pipeline too.")

@@ -43,8 +43,8 @@ def compact(folder: Folder, into: Into = None, target: Target = "128MB", sets: S
 
 
 def _delta(folder: str, size: int, sets: list[str] | None) -> None:
-    from tallygate.sinks.delta.compaction import compact as optimize
     from tallygate.spark.session import session
+    from tallygate.targets.delta.compaction import compact as optimize
 
     spark = session("compact", settings=resolve_settings(sets=sets), delta=True)
     done = optimize(folder, size, spark)
@@ -53,8 +53,8 @@ def _delta(folder: str, size: int, sets: list[str] | None) -> None:
 
 
 def _parquet(folder: str, into: Path, size: int) -> None:
-    from tallygate.sinks.parquet.compaction import compact as write
-    from tallygate.sinks.parquet.folder import Folder as Rows
+    from tallygate.targets.parquet.compaction import compact as write
+    from tallygate.targets.parquet.folder import Folder as Rows
 
     done = write(Rows.at(folder), Rows.at(str(into)), size)
     print(f"{into} has {done.rows:,} rows in {done.files:,} files, made of {done.files_before:,}.")

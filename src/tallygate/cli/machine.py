@@ -31,7 +31,7 @@ def doctor(
     settings: "Settings",
 ) -> None:
     """Check that everything needed is there; exit code 1 when something is not."""
-    from tallygate.doctor import Health, examine
+    from tallygate.lab.doctor import Health, examine
 
     with progress_display() as progress:
         findings = []
@@ -73,8 +73,8 @@ def fetch(
     """Fetch the jars that are not in the cache yet, and keep their classes for faster starts."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from tallygate.spark.classes import PROGRAMS
-    from tallygate.spark.jars import SETS, jar_paths
+    from tallygate.jvm.class_archive import PROGRAMS
+    from tallygate.jvm.jars import SETS, jar_paths
 
     settings = resolve_settings(sets=sets)
     if again is not None and again not in SETS:
@@ -94,7 +94,7 @@ def fetch(
 
 def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
     """Where the classes are, or why they are not: then starts are slower, and all else is well."""
-    from tallygate.spark.classes import keep_classes
+    from tallygate.jvm.class_archive import keep_classes
 
     try:
         return str(keep_classes(name, settings, progress))
@@ -105,7 +105,7 @@ def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
 @jars.command("list")
 def list_(output: Output = Format.table, sets: Set = None) -> None:
     """List the sets of jars, what they are made of and whether they are in the cache."""
-    from tallygate.spark.jars import SETS
+    from tallygate.jvm.jars import SETS
 
     settings = resolve_settings(sets=sets)
     rows = [
@@ -127,7 +127,7 @@ def demo(
     sets: Set = None,
 ) -> None:
     """Kill a broker and the driver under load, beside a plain Spark job, and count."""
-    from tallygate.demo import run
+    from tallygate.lab.demo import run
 
     stop_well()
     with progress_display() as progress:

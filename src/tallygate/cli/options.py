@@ -13,8 +13,8 @@ from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
+    from tallygate.lab.stack import Stack
     from tallygate.settings import Settings
-    from tallygate.stack import Stack
 
 __all__ = [
     "Name",
@@ -98,12 +98,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def resolve_connection(settings: "Settings") -> "Connection":
     """The configured cluster, or that of the local stack."""
-    from tallygate.stack import running_connection
+    from tallygate.endpoints import running_connection
 
     return running_connection(settings)
 
 
 def open_stack(settings: "Settings") -> "Stack":
-    from tallygate.stack import Stack
+    from tallygate.lab.stack import Stack
 
     return Stack.open(settings.required("stack"), settings)

@@ -17,7 +17,7 @@ from tallygate.cli.output import progress_display
 from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallygate.pipeline.engine import Progress
+    from tallygate.engine.batch import Progress
     from tallygate.settings import Settings
 
 __all__ = ["register"]
@@ -46,7 +46,7 @@ def init(
     settings: "Settings",
 ) -> None:
     """Write NAME.yaml for a topic, with a schema guessed from a sample of its records."""
-    from tallygate.pipeline.init import new_pipeline
+    from tallygate.engine.scaffold import new_pipeline
 
     path = Path(f"{pipeline}.yaml")
     if path.exists():
@@ -59,7 +59,7 @@ def init(
 @with_settings
 def check(file: File, *, settings: "Settings") -> None:
     """Check a pipeline without touching Kafka or the store, and show how it will be written."""
-    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.engine.pipeline import Pipeline
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
@@ -94,7 +94,7 @@ def run(
     settings: "Settings",
 ) -> None:
     """Run a pipeline; Ctrl-C or SIGTERM finish the batch and stop."""
-    from tallygate.pipeline.pipeline import Pipeline
+    from tallygate.engine.pipeline import Pipeline
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)
@@ -136,7 +136,7 @@ def stop(
     settings: "Settings",
 ) -> None:
     """Ask the running pipeline NAME to finish its batch and stop."""
-    from tallygate.pipeline.status import request_stop
+    from tallygate.engine.status import request_stop
 
     number = request_stop(pipeline, settings)
     print(f"Run {number} of {pipeline} is asked to stop after its batch.")
@@ -145,8 +145,8 @@ def stop(
 @with_settings
 def rebuild(file: File, *, settings: "Settings") -> None:
     """Compute a table or folder anew from the earliest record, and swap it in at once."""
-    from tallygate.pipeline.pipeline import Pipeline
-    from tallygate.pipeline.rebuild import rebuild as compute
+    from tallygate.engine.pipeline import Pipeline
+    from tallygate.engine.rebuild import rebuild as compute
     from tallygate.spark.session import session
 
     pipeline = Pipeline.load(file)

@@ -16,14 +16,14 @@ from tallygate.cli.options import (
     with_settings,
 )
 from tallygate.cli.output import Format, progress_display, show
-from tallygate.collecting import collect_seldom
 from tallygate.errors import ConfigError, TallygateError, TopicError
+from tallygate.gc_tuning import collect_seldom
 from tallygate.units import duration_ms, human_size
 
 if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
-    from tallygate.kafka.loader import Load, LoadSummary
-    from tallygate.records.shape import Shape
+    from tallygate.kafka.load import Load, LoadSummary
+    from tallygate.kafka.record_template import Shape
     from tallygate.settings import Settings
 
 __all__ = ["produce"]
@@ -134,9 +134,9 @@ def produce(
 ) -> None:
     """Load a file into a topic: lines, JSON lines, CSV, Parquet or Avro."""
     collect_seldom()
-    from tallygate.kafka.loader import Load, load
+    from tallygate.kafka.load import Load, load
     from tallygate.kafka.producer import producer_properties
-    from tallygate.records.files import FileFormat, guess_format
+    from tallygate.kafka.record_files import FileFormat, guess_format
 
     kind = guess_format(file) if format is InputFormat.auto else FileFormat(format.value)
     if idempotent and acks is not Acks.all:
@@ -181,7 +181,7 @@ def _shape(
     partition: int | None,
     partitioner: str | None,
 ) -> "Shape":
-    from tallygate.records.shape import Shape, load_function, round_robin
+    from tallygate.kafka.record_template import Shape, load_function, round_robin
 
     if partition is not None and partitioner is not None:
         raise ConfigError("--partition and --partitioner exclude each other.")
@@ -197,7 +197,7 @@ def _shape(
 def _encode(avro_schema: str | None) -> Any:
     if avro_schema is None:
         return None
-    from tallygate.records.avro import encoder
+    from tallygate.core.avro import encoder
 
     return encoder(avro_schema)
 

@@ -56,7 +56,7 @@ def up(
     sets: Set = None,
 ) -> None:
     """Start a local Kafka cluster and PostgreSQL, or start again one that is down."""
-    from tallygate.stack import Stack
+    from tallygate.lab.stack import Stack
 
     settings = resolve_settings(sets=sets, name=name)
     stack = Stack(
@@ -93,7 +93,7 @@ def down(
 ) -> None:
     """Stop a local stack; its data stays unless --purge."""
     from tallygate.errors import StackError
-    from tallygate.stack import Stack, StackState
+    from tallygate.lab.stack import Stack, StackState
 
     settings = resolve_settings(sets=sets, name=name)
     stack = Stack(settings.required("stack"), settings=settings)
@@ -109,7 +109,7 @@ def down(
 @with_settings
 def status(output: Output = Format.table, *, settings: "Settings") -> None:
     """Show the local stacks (with --name only that one) and the pipelines of the store."""
-    from tallygate.stack import Stack
+    from tallygate.lab.stack import Stack
 
     names = Stack.names(settings)
     if settings.asks_for_stack:
@@ -121,8 +121,8 @@ def status(output: Output = Format.table, *, settings: "Settings") -> None:
 
 
 def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
+    from tallygate.engine.status import local_pipelines, pipelines
     from tallygate.errors import UnreachableError
-    from tallygate.pipeline.status import local_pipelines, pipelines
 
     try:
         known = pipelines(settings)

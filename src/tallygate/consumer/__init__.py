@@ -1,1 +1,1 @@
-"""Consuming with a delivery by name: run, deliveries, retries, dead letters, dedup."""
+"""The Python consumer: deliveries by name, retries, dead letters."""

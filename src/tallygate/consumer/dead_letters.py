@@ -14,18 +14,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
+from tallygate.core.letters import MARKER, ROW
+from tallygate.core.record import Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import open_transactions
-from tallygate.kafka.reader import records_in
-from tallygate.records.record import Output, Record
+from tallygate.kafka.read import records_in
 
-__all__ = ["MARKER", "ROW", "DeadLetter", "list_dead_letters", "replay"]
+__all__ = ["DeadLetter", "list_dead_letters", "replay"]
 
-MARKER = "tallygate.replayed"
-ROW = "tallygate.row"
-"""Marks a letter that is not the record, but the row that a pipeline had made of it."""
 LETTERS_PER_TRANSACTION = 500
 
 

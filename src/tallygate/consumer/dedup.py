@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import psycopg
 
+from tallygate.core.record import Record
 from tallygate.errors import ConfigError
-from tallygate.records.record import Record
 
 __all__ = ["Dedup"]
 

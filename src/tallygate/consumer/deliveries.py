@@ -7,10 +7,10 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from tallygate.consumer.delivery import GroupOffsets, Handler, deliver, ends
+from tallygate.core.record import Output, Record
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.records.record import Output, Record
 
 __all__ = ["AtLeastOnce", "AtMostOnce", "AutoCommit"]
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tallygate.core.offsets import Place
+from tallygate.core.record import Output, Record
 from tallygate.errors import DeliveryError
 from tallygate.kafka.producer import ANSWER_TIMEOUT
-from tallygate.ledger.ranges import Place
-from tallygate.records.record import Output, Record
 
 __all__ = [
     "Delivery",

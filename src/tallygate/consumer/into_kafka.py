@@ -14,6 +14,7 @@ from tallygate.consumer.delivery import (
     offsets,
     send,
 )
+from tallygate.core.record import Output, Record
 from tallygate.errors import ConfigError, DeliveryError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import (
@@ -24,7 +25,6 @@ from tallygate.kafka.producer import (
     open_transactions,
     settle,
 )
-from tallygate.records.record import Output, Record
 
 __all__ = ["ExactlyOnceKafka"]
 

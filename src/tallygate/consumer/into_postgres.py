@@ -8,13 +8,13 @@ import psycopg
 
 from tallygate.consumer.dedup import Dedup
 from tallygate.consumer.delivery import Handler, UnknownOutcomeError, deliver, ends
+from tallygate.core.offsets import Place
+from tallygate.core.record import Output, Record
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.ledger.ranges import Place
-from tallygate.postgres.connecting import connect, opened
-from tallygate.postgres.schema import upgrade
-from tallygate.records.record import Output, Record
+from tallygate.postgres.connect import connect, opened
+from tallygate.postgres.tables import upgrade
 
 __all__ = ["ExactlyOncePostgres"]
 

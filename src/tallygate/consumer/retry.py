@@ -10,8 +10,8 @@ import random
 import traceback
 from dataclasses import dataclass
 
+from tallygate.core.record import Headers, Output, Record
 from tallygate.errors import ConfigError
-from tallygate.records.record import Headers, Output, Record
 from tallygate.units import duration_ms
 
 __all__ = ["Retry", "dead_letter", "origin", "retry_letter"]

@@ -24,15 +24,15 @@ from tallygate.consumer.delivery import Delivery, Handler, UnknownOutcomeError, 
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
 from tallygate.consumer.retry import Retry
+from tallygate.core.offsets import Place
+from tallygate.core.record import Record
+from tallygate.endpoints import running_connection
 from tallygate.errors import ConfigError, HandlerError, LostRangeError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.reader import to_record
+from tallygate.kafka.read import to_record
 from tallygate.kafka.topics import Topics
-from tallygate.ledger.ranges import Place
-from tallygate.records.record import Record
 from tallygate.settings import Settings
-from tallygate.stack import running_connection
 
 __all__ = ["ConsumeSummary", "consume"]
 

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from tallygate.core.record import Headers, Metadata
 from tallygate.errors import DeliveryError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.records.record import Headers, Metadata
 
 __all__ = [
     "ANSWER_TIMEOUT",

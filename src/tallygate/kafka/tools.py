@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallygate.errors import TopicError, UnreachableError
-from tallygate.java import find_java
+from tallygate.jvm.jars import jar_paths
+from tallygate.jvm.java import find_java
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.properties import java_properties
 from tallygate.settings import Settings
-from tallygate.spark.jars import jar_paths
 
 __all__ = ["Tools"]
 

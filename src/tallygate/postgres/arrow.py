@@ -14,7 +14,7 @@ import pyarrow as pa
 from adbc_driver_manager import AdbcStatusCode
 
 from tallygate.pool import Pool
-from tallygate.postgres.connecting import WATCHFUL, watchful
+from tallygate.postgres.connect import WATCHFUL, watchful
 from tallygate.postgres.plain import PlainConnection
 
 __all__ = ["ArrowConnection", "Connected", "is_gone", "is_lost", "is_refusal", "pooled"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from tallygate.postgres.connecting import opened
+from tallygate.postgres.connect import opened
 
 __all__ = ["JSON", "PlainConnection", "shown"]
 

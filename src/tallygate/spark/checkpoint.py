@@ -21,8 +21,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tallygate.core.offsets import OTHER_SOURCE, Place, Range
 from tallygate.errors import LedgerError
-from tallygate.ledger.ranges import OTHER_SOURCE, Place, Range
 
 __all__ = ["Checkpoint"]
 

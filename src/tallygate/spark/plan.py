@@ -19,9 +19,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tallygate.core.decoding import COORDINATES
 from tallygate.errors import ConfigError
-from tallygate.records.decoding import COORDINATES
-from tallygate.spark.reading import READING
+from tallygate.spark.kafka_options import READING
 
 __all__ = [
     "DECODING",

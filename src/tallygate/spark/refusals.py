@@ -12,9 +12,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from tallygate.errors import ConfigError
+from tallygate.spark.error_text import reason
 from tallygate.spark.plan import list_of, name_of, text_of, walk
-from tallygate.spark.saying import reason
-from tallygate.spark.states import is_bounded, readable, watermarked
+from tallygate.spark.state_report import is_bounded, readable, watermarked
 
 __all__ = ["OUTPUT_MODES", "refuse"]
 

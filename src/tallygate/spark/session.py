@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import psutil
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -19,13 +18,13 @@ from pyspark.sql import SparkSession
 
 from tallygate import failpoints
 from tallygate.errors import ConfigError, MachineError
-from tallygate.java import find_java
+from tallygate.jvm.class_archive import sharing
+from tallygate.jvm.jars import jar_paths
+from tallygate.jvm.java import find_java
+from tallygate.paths import tail
 from tallygate.ports import LOOPBACK
-from tallygate.process import tail
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, is_secret
-from tallygate.spark.classes import sharing
-from tallygate.spark.jars import jar_paths
 
 __all__ = ["check_delta", "has_class", "session"]
 
@@ -78,7 +77,7 @@ def session(
         "spark.app.name": name,
         "spark.driver.memory": settings.required("spark.driver.memory"),
         "spark.jars": ",".join(jars),
-        "spark.python.daemon.module": "tallygate.spark.daemon",
+        "spark.python.daemon.module": "tallygate.spark.worker_daemon",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # State on disk, of which a batch writes down the changes: memory does not grow with keys.
@@ -159,7 +158,7 @@ def _new_log(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
         pid = old.stem.rpartition("-")[2]
-        if not (pid.isdigit() and psutil.pid_exists(int(pid))):
+        if not (pid.isdigit() and Path(f"/proc/{pid}").exists()):
             old.unlink(missing_ok=True)
     return folder / f"spark-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
 

@@ -1,0 +1,1 @@
+"""What exactly-once costs here, beside the alternatives."""

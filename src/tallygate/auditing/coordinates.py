@@ -1,0 +1,116 @@
+"""Rows that carry the coordinates of their records, compared one by one."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from tallygate.auditing.comparable import Sides
+from tallygate.auditing.comparing import EXAMPLES, Compared, compared
+from tallygate.auditing.context import Case, Found, gives_one_each
+from tallygate.auditing.digests import Stretch, contradict, differing, digests, parts_of, stretch
+from tallygate.auditing.records import records
+from tallygate.auditing.verdict import Anomaly
+from tallygate.auditing.worker_digests import Quick
+from tallygate.core.decoding import COORDINATES
+from tallygate.core.offsets import Range
+from tallygate.spark.plan import Plan, read_plan
+from tallygate.targets.task_report import within
+
+__all__ = ["by_coordinates"]
+
+
+def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
+    """First by digests; what differs by rows."""
+    sides = _sides(case, plan, rows)
+    ranges = case.scope.ranges
+    claimed = list(case.claims.reached.values())
+    size = stretch(ranges)
+    quick = Quick.of(case, sides, rows, size, claimed)
+    unsure: set[Stretch] = set()
+    with ThreadPoolExecutor(2) as pool:  # while one side waits, the other works
+        if quick is not None:
+            there = pool.submit(quick.found)
+            mine, unsure = quick.expected()
+        else:
+            there = pool.submit(digests, sides.found, sides.content, size, ranges, claimed)
+            mine = digests(sides.expected, sides.content, size, ranges, claimed)
+    theirs = there.result()
+    wrong = parts_of(differing(mine, theirs) | unsure, size, ranges)
+    inside = _row_by_row(case, wrong, rows) if wrong else ()
+    outside = _outside(sides.found, claimed) if theirs.outside else ()
+    unknown = list(sides.unknown)
+    unknown += [f"two readings of {each} do not agree" for each in parts_of(unsure, size, ranges)]
+    vanished = not inside and contradict(mine, theirs)
+    if vanished or sum(each.count for each in outside) != theirs.outside:
+        unknown.append(f"two readings of {case.evidence.target} do not agree")
+    kept = mine.rows if gives_one_each(plan.frame) else None
+    return Found(theirs.rows, (*inside, *outside), tuple(unknown), kept, sides.left_out)
+
+
+def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
+    shaped = case.evidence.shaped(case.kept(plan), carries=plan.carries)
+    return case.sides(plan, shaped, case.seen(plan, rows))
+
+
+def _row_by_row(case: Case, wrong: Sequence[Range], rows: DataFrame) -> tuple[Anomaly, ...]:
+    """Only the parts whose digests differ; what is noted there has been noted already."""
+    plan = read_plan(case.source.recomputed(wrong, case.noted.aside("again")))
+    sides = _sides(case, plan, rows)
+    # The parts may hold more than what is to be checked.
+    expected, found = (each.where(_to_check(case, wrong)) for each in (sides.expected, sides.found))
+    done = compared(expected, found, COORDINATES, sides.content)
+    return _never_sent(case, done, expected, found, wrong)
+
+
+def _to_check(case: Case, wrong: Sequence[Range]) -> Column:
+    return within(wrong) & within(case.scope.ranges)
+
+
+def _never_sent(
+    case: Case, done: Compared, expected: DataFrame, found: DataFrame, wrong: Sequence[Range]
+) -> tuple[Anomaly, ...]:
+    """Of the unexpected rows, those whose record is there for a reader who also sees what was
+    aborted, are called so."""
+    unexpected = [each for each in done.anomalies if each.kind == "unexpected"]
+    if not unexpected:
+        return done.anomalies
+    names = {"topic": "_topic", "partition": "_partition", "offset": "_offset"}
+    everything, sent = (
+        records(case.source.spark, case.source.connection, wrong, committed=committed)
+        .select(*names)
+        .withColumnsRenamed(names)
+        for committed in (False, True)
+    )
+    aborted = everything.join(sent, list(COORDINATES), "left_anti")
+    rows = found.join(aborted, list(COORDINATES), "left_semi").join(
+        expected, list(COORDINATES), "left_anti"
+    )
+    count = rows.count()
+    if not count:
+        return done.anomalies
+    others = [each for each in done.anomalies if each.kind != "unexpected"]
+    rest = unexpected[0].count - count
+    if rest:
+        others.append(replace(unexpected[0], count=rest))
+    return (*others, Anomaly("aborted", count, _places(rows)))
+
+
+def _outside(found: DataFrame, claimed: Sequence[Range]) -> tuple[Anomaly, ...]:
+    """Rows of records that are not claimed, and rows that name no record, or not all of it."""
+    anomalies = []
+    nameless = reduce(Column.__or__, (f.col(name).isNull() for name in COORDINATES))
+    elsewhere = ~nameless & ~f.coalesce(within(claimed), f.lit(False))
+    for kind, which in (("misplaced", elsewhere), ("unexpected", nameless)):
+        rows = found.where(which)
+        count = rows.count()
+        if count:
+            anomalies.append(Anomaly(kind, count, _places(rows)))
+    return tuple(anomalies)
+
+
+def _places(rows: DataFrame) -> tuple[str, ...]:
+    return tuple(sorted(rows.select(*COORDINATES).limit(EXAMPLES).toJSON().collect()))

@@ -1,0 +1,97 @@
+"""What the ledger of a Delta table claims, and the rows of that same version of the table.
+
+One transaction of Delta's reads one version, which knows both how far the pipeline is and which
+rows there are. The rows are then read as of that version, whatever is committed meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tallygate.auditing.ledger_snapshot import Claims, Commit
+from tallygate.auditing.verdict import Anomaly
+from tallygate.core.letters import Coordinates
+from tallygate.core.offsets import Range
+from tallygate.errors import LedgerError
+from tallygate.targets.delta.entry import Entry
+from tallygate.targets.delta.ledger import DeltaLedger
+from tallygate.targets.delta.letters import LetterFolder
+from tallygate.targets.delta.table import DeltaTable
+
+__all__ = ["VersionEvidence", "version_evidence"]
+
+
+@dataclass(frozen=True)
+class VersionEvidence:
+    spark: SparkSession
+    path: str
+    version: int
+    letters: LetterFolder
+    claims: Claims
+    refuses = False
+
+    @property
+    def target(self) -> str:
+        return f"Delta table {self.path}, version {self.version}"
+
+    def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
+        reader = self.spark.read.format("delta").option("versionAsOf", self.version)
+        return reader.load(self.path)
+
+    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+        return frame
+
+    def letter(self, at: Coordinates) -> str | None:
+        return self.letters.cause(at[:2], at[2]) if at in self.claims.letters else None
+
+    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
+        return []
+
+
+@contextmanager
+def version_evidence(path: str, pipeline: str, spark: SparkSession) -> Iterator[VersionEvidence]:
+    table = DeltaTable(spark, path)
+    version, entry = DeltaLedger(table, pipeline).known_at()
+    if entry is None:
+        raise LedgerError(f"pipeline {pipeline!r} has never written to {table.path}.")
+    letters = LetterFolder(table.own(f"{pipeline}/letters"))
+    claims = Claims(
+        {
+            place: Range(*place, entry.begun.get(place, until), until)
+            for place, until in entry.positions.items()
+        },
+        tuple(each.range for each in entry.lost),
+        frozenset(
+            (*place, offset)
+            for place, until in entry.positions.items()
+            for offset in letters.offsets(place, 0, until)
+        ),
+        entry.topic_ids,
+        history=tuple(_history(table, pipeline, entry)),
+    )
+    yield VersionEvidence(spark, path, version, letters, claims)
+
+
+def _history(table: DeltaTable, pipeline: str, newest: Entry) -> Iterator[Commit]:
+    """The entries that led to the newest one, oldest first, as far back as they are known.
+
+    A file of a run may be there whose commit never took place. Of one run all entries up to its
+    last one took place; and the one before a run's first is the one whose positions it took over,
+    so where two files could be that one, the history ends."""
+    found: dict[int, list[Entry]] = {}
+    for name in table.names(pipeline):
+        text = table.read(f"{pipeline}/{name}") if name.endswith(".json") else None
+        if text is not None:
+            entry = Entry.parse(text)
+            found.setdefault(entry.version, []).append(entry)
+    chain = [newest]
+    while True:
+        before = found.get(chain[-1].version - 1, [])
+        same = [each for each in before if each.run == chain[-1].run]
+        if len(same or before) != 1:
+            break
+        chain += same or before
+    for entry in reversed(chain):
+        yield Commit(entry.version, entry.epoch, entry.batch, entry.ranges)

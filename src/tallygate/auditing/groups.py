@@ -1,0 +1,119 @@
+"""What a pipeline's groups claim of a topic, and up to where the topic is to be read for it.
+
+Rows and offsets are committed in one transaction, but Kafka does not show them at one moment: the
+end of a transaction is written to each partition, and to the group's, one after the other. So
+things are read in an order that makes up for it:
+
+    1. the group's offsets, as far as they are committed: the **claim**
+    2. the ends of the topic's partitions and of its dead letters', open transactions included
+    3. wait until no transaction is open before those ends
+    4. the group's offsets again, when no transaction holds them any more: the **later** claim
+
+**All that is claimed is in what is read.** A transaction sends its rows before it commits its
+offsets, so the rows and letters of the claim lie before the ends of step 2; after step 3 none of
+them is hidden.
+
+**All that is read is claimed later.** A row before those ends that is visible after step 3 is of
+a transaction that was committed, and step 4 waits until its offsets count. So a row beyond the
+later claim was put there by somebody else.
+
+Rows of records between the claim and the later claim may be there or not: the pipeline was writing
+them. If rows carry the coordinates of their records, these are passed over; if not, the two claims
+must be the same, and the reading is repeated until the pipeline pauses for that long, or given up.
+
+After a shuffle there is a group for each lane. The claim is what all lanes have done, the later
+claim what any of them has.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka.admin import OffsetSpec
+
+from tallygate.auditing.ledger_snapshot import Claims
+from tallygate.core.letters import Coordinates
+from tallygate.core.offsets import Place, Range
+from tallygate.errors import LedgerError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.read import is_settled, list_offsets
+from tallygate.targets.kafka.ledger import Held, Names, committed
+from tallygate.waiting import wait_until
+
+__all__ = ["claims_of", "groups_of", "is_still", "moment"]
+
+
+def groups_of(names: Names, connection: Connection, stand_in: bool) -> list[str]:
+    """The groups that are the ledger: one, or one a lane."""
+    if any(mark.epoch for _, mark in committed(connection, names.group, stand_in).values()):
+        return [names.group]
+    marks = [mark for _, mark in committed(connection, names.lane_group(0), stand_in).values()]
+    lanes = max((mark.lanes for mark in marks), default=0)
+    if not lanes:
+        raise LedgerError(f"pipeline {names.pipeline!r} has never written to this cluster.")
+    return [names.lane_group(lane) for lane in range(lanes)]
+
+
+Lanes = Sequence[Mapping[Place, Held]]
+
+
+def moment(
+    groups: Sequence[str],
+    places: list[Place],
+    connection: Connection,
+    stand_in: bool,
+    timeout: float,
+) -> tuple[Lanes, Lanes, dict[Place, int]]:
+    """The four steps."""
+    topics = " or ".join(dict.fromkeys(topic for topic, _ in places))
+    first = [committed(connection, group, stand_in) for group in groups]
+    ends = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    wait_until(
+        lambda: is_settled(ends, connection),
+        timeout,
+        f"a transaction has been open in topic {topics} for longer than {timeout:g} s, so "
+        "what is committed beyond it cannot be seen; try again when it has ended.",
+        error=LedgerError,
+    )
+    later = [committed(connection, group, stand_in, settled=True) for group in groups]
+    return first, later, ends
+
+
+def is_still(first: Lanes, later: Lanes) -> bool:
+    """Whether nobody was writing meanwhile, and all lanes are as far as each other."""
+    return _furthest(later) == _claimed(first)
+
+
+def _claimed(lanes: Lanes) -> dict[Place, int]:
+    """What all lanes have done."""
+    return {
+        place: min(held[place][0] if place in held else 0 for held in lanes)
+        for place in {place for held in lanes for place in held}
+    }
+
+
+def _furthest(lanes: Lanes) -> dict[Place, int]:
+    return {
+        place: max(held[place][0] for held in lanes if place in held)
+        for place in {place for held in lanes for place in held}
+    }
+
+
+def claims_of(first: Lanes, later: Lanes, letters: Sequence[Coordinates]) -> Claims:
+    marks = {place: mark for held in later for place, (_, mark) in held.items()}
+    claimed, furthest = _claimed(first), _furthest(later)
+    begun = {place: mark.first for place, mark in marks.items()}
+    ranges = {
+        place: Range(*place, begun[place] or 0, claimed.get(place, begun[place] or 0))
+        for place in furthest
+    }
+    unsaid = [f"{topic}/{number}" for (topic, number), at in sorted(begun.items()) if at is None]
+    return Claims(
+        ranges,
+        tuple(Range(*place, *each) for place, mark in sorted(marks.items()) for each in mark.lost),
+        frozenset(each for each in letters if each[2] < claimed.get((each[0], each[1]), 0)),
+        {topic: mark.topic_id for (topic, _), mark in marks.items() if mark.topic_id},
+        later=furthest,
+        unknown=tuple(
+            f"where the pipeline began in {place} is not in its ledger; 0 was taken for it"
+            for place in unsaid
+        ),
+    )

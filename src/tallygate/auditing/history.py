@@ -1,0 +1,57 @@
+"""Whether the ledger's history is what its claims say: no gap, no overlap.
+
+Each commit moved some partitions from where they were to where they are. Put one after the other,
+the moves of a partition must lead from its start, or from the oldest commit that is kept, to what
+the ledger claims now, but for ranges that were given up as lost.
+"""
+
+from tallygate.auditing.ledger_snapshot import Claims
+from tallygate.auditing.verdict import Anomaly
+from tallygate.core.offsets import Place, Range
+
+__all__ = ["wrong_moves"]
+
+EXAMPLES = 5
+
+
+def wrong_moves(claims: Claims) -> list[Anomaly]:
+    """The gaps and overlaps of the history, with the offsets that they hold."""
+    gaps: list[Range] = []
+    overlaps: list[Range] = []
+    at: dict[Place, int] = {}
+    for commit in claims.history:
+        for each in commit.ranges:
+            here = at.setdefault(each.place, each.start)
+            if each.start > here:
+                gaps += _without_lost(Range(*each.place, here, each.start), claims.lost)
+            elif each.start < here:
+                overlaps.append(Range(*each.place, each.start, here))
+            at[each.place] = max(here, each.until)
+    for place, here in at.items():
+        claimed = claims.ranges.get(place, Range(*place, 0, 0)).until
+        if here < claimed:
+            gaps += _without_lost(Range(*place, here, claimed), claims.lost)
+        elif here > claims.later.get(place, claimed):
+            overlaps.append(Range(*place, claimed, here))
+    found = {"gap": gaps if claims.gapless else [], "overlap": overlaps}
+    return [
+        Anomaly(kind, sum(map(len, ranges)), tuple(str(each) for each in ranges[:EXAMPLES]))
+        for kind, ranges in found.items()
+        if ranges
+    ]
+
+
+def _without_lost(gap: Range, lost: tuple[Range, ...]) -> list[Range]:
+    """What is left of a gap when lost ranges are taken out."""
+    left = [gap]
+    for gone in (each for each in lost if each.place == gap.place):
+        left = [
+            part
+            for each in left
+            for part in (
+                Range(*each.place, each.start, min(each.until, gone.start)),
+                Range(*each.place, max(each.start, gone.until), each.until),
+            )
+            if part.start < part.until
+        ]
+    return left

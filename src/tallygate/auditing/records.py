@@ -1,0 +1,77 @@
+"""Records of Kafka read again, over given ranges of offsets."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tallygate.core.offsets import Place, Range
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
+from tallygate.spark.kafka_options import READING
+
+__all__ = ["records", "rounds"]
+
+_RAW = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "timestampType int"
+)
+
+
+def records(
+    spark: SparkSession,
+    connection: Connection,
+    ranges: Iterable[Range],
+    *,
+    headers: bool = False,
+    committed: bool = True,
+) -> DataFrame:
+    """The records of these ranges, as Kafka has them; `committed` leaves out those of transactions
+    that were aborted."""
+    frames = [
+        _read(spark, connection, once, headers, committed) for once in rounds(filter(len, ranges))
+    ]
+    if not frames:
+        columns = f"{_RAW}, {HEADERS.name} {HEADERS_DDL}" if headers else _RAW
+        return spark.createDataFrame([], columns)
+    return reduce(DataFrame.unionByName, frames)
+
+
+def rounds(ranges: Iterable[Range]) -> list[list[Range]]:
+    """The ranges in groups that have each partition once: Spark reads one range of it at a time."""
+    found: list[dict[Place, Range]] = []
+    for each in sorted(ranges):
+        for group in found:
+            if each.place not in group:
+                group[each.place] = each
+                break
+        else:
+            found.append({each.place: each})
+    return [list(group.values()) for group in found]
+
+
+def _read(
+    spark: SparkSession,
+    connection: Connection,
+    ranges: Sequence[Range],
+    headers: bool,
+    committed: bool,
+) -> DataFrame:
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for each in ranges:
+        starts.setdefault(each.topic, {})[str(each.partition)] = each.start
+        ends.setdefault(each.topic, {})[str(each.partition)] = each.until
+    assigned = {topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}
+    isolation = "read_committed" if committed else "read_uncommitted"
+    return (
+        spark.read.format("kafka")
+        .options(**{**READING, **connection.spark()})
+        .option("kafka.isolation.level", isolation)
+        .option("includeHeaders", str(headers).lower())
+        .option("assign", json.dumps(assigned))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        .load()
+    )

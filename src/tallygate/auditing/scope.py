@@ -1,0 +1,158 @@
+"""Which records an audit looks at: what the ledger claims, the source still has, and was asked for.
+
+A sample is taken in windows: stretches of offsets that follow each other, chosen by lot among all
+of their kind. What it says of the rest is an inference, and is said as one.
+"""
+
+import random
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from confluent_kafka.admin import OffsetSpec
+
+from tallygate.auditing.ledger_snapshot import Claims
+from tallygate.auditing.verdict import Anomaly
+from tallygate.core.offsets import Place, Range, is_topic
+from tallygate.errors import ConfigError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.groups import topic_ids
+from tallygate.kafka.read import list_offsets
+from tallygate.units import duration_ms, time_ms
+
+__all__ = ["Sample", "Scope", "begin_ms", "scope_of", "sureness", "windows"]
+
+WINDOWS = 40
+SMALLEST = 50
+SURE = 0.95
+
+
+@dataclass(frozen=True)
+class Scope:
+    ranges: tuple[Range, ...]
+    """What is checked."""
+    claimed: tuple[Range, ...]
+    """What is claimed, and could be checked if asked for."""
+    unknown: tuple[str, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
+
+    def since(self, at_ms: int, connection: Connection) -> "Scope":
+        """Only records from a time on."""
+        spec = OffsetSpec.for_timestamp(at_ms)
+        begins = list_offsets([each.place for each in self.ranges], spec, connection)
+        left = []
+        for each in self.ranges:
+            begin = begins[each.place] if begins[each.place] >= 0 else each.until
+            if begin < each.until:
+                left.append(replace(each, start=max(each.start, begin)))
+        return replace(self, ranges=tuple(left))
+
+    def sampled(self, sample: "Sample") -> "Scope":
+        return replace(self, ranges=windows(self.ranges, sample, random.SystemRandom()))
+
+
+def scope_of(claims: Claims, connection: Connection) -> Scope:
+    """The part of the claimed ranges that can be read again, and what cannot."""
+    places = sorted(place for place in claims.ranges if is_topic(place[0]))
+    ids = topic_ids(sorted({topic for topic, _ in places}), connection)
+    unknown = [
+        f"topic {topic} is not the one that was read: it was removed, or made anew since"
+        for topic in sorted({topic for topic, _ in places})
+        if topic not in ids or claims.topic_ids.get(topic, ids[topic]) != ids[topic]
+    ]
+    if unknown:
+        places = [
+            (topic, number)
+            for topic, number in places
+            if topic in ids and claims.topic_ids.get(topic, ids[topic]) == ids[topic]
+        ]
+    earliest = list_offsets(places, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
+    latest = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    found, beyond = [], []
+    for place in places:
+        claimed = claims.ranges[place]
+        if claimed.until > latest[place]:
+            beyond.append(replace(claimed, start=latest[place]))
+            claimed = replace(claimed, until=latest[place])
+        begin = _readable(claimed, claims, earliest)
+        if begin > claimed.start:
+            cut = replace(claimed, until=min(begin, claimed.until))
+            unknown.append(f"{cut} cannot be read again: retention removed {len(cut)} records")
+        if begin < claimed.until:
+            found.append(replace(claimed, start=begin))
+    anomalies: tuple[Anomaly, ...] = ()
+    if beyond:
+        said = tuple(str(each) for each in beyond[:5])
+        anomalies = (Anomaly("overclaimed", sum(map(len, beyond)), said),)
+    return Scope(tuple(found), tuple(found), (*claims.unknown, *unknown), anomalies)
+
+
+def _readable(claimed: Range, claims: Claims, earliest: dict[Place, int]) -> int:
+    lost = [each.until for each in claims.lost if each.place == claimed.place]
+    return max(claimed.start, earliest[claimed.place], *lost)
+
+
+def begin_ms(text: str) -> int:
+    """A time, or how long ago, as milliseconds since 1970."""
+    if re.fullmatch(r"[\d.]+\s*(ms|s|m|h|d)", text):
+        return int(time.time() * 1000) - duration_ms(text)
+    return time_ms(text)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How many records to look at: a number, or a share of all."""
+
+    records: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Sample":
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.replace(",", "").replace("_", ""))
+        if match and match[2] and 0 < float(match[1]) <= 100:
+            return cls(share=float(match[1]) / 100)
+        if match and not match[2] and match[1].isdigit() and int(match[1]):
+            return cls(records=int(match[1]))
+        raise ConfigError(f"{text!r} is no sample: write a number of records, or a share as 1%.")
+
+    def of(self, total: int) -> int:
+        return min(total, self.records or max(1, round(total * (self.share or 0))))
+
+
+def windows(ranges: Sequence[Range], sample: Sample, lot: random.Random) -> tuple[Range, ...]:
+    """Stretches of the ranges, chosen by lot, that hold about as many offsets as are asked for."""
+    total = sum(map(len, ranges))
+    if sample.of(total) >= total:
+        return tuple(ranges)
+    size = max(SMALLEST, -(-sample.of(total) // WINDOWS))
+    counts = [-(-len(each) // size) for each in ranges]
+    wanted = min(sum(counts), max(1, round(sample.of(total) / size)))
+    found = []
+    for chosen in sorted(lot.sample(range(sum(counts)), wanted)):
+        number, index = chosen, 0
+        while number >= counts[index]:
+            number -= counts[index]
+            index += 1
+        whole = ranges[index]
+        start = whole.start + number * size
+        found.append(replace(whole, start=start, until=min(start + size, whole.until)))
+    return tuple(found)
+
+
+def sureness(records: int, stretches: int, total: int) -> str:
+    """What a sample in which nothing is wrong says of the rest."""
+    if not records or not stretches:
+        return "nothing was looked at, so nothing is said"
+    per_record = (1 - (1 - SURE) ** (1 / records)) * 1_000_000
+    per_stretch = (1 - (1 - SURE) ** (1 / stretches)) * 100
+    return (
+        f"{records:,} records in {stretches} windows, of {total:,} offsets; if nothing is wrong in "
+        f"them, then with {SURE:.0%} confidence fewer than {_rounded(per_record)} in a million are "
+        f"wrong where faults are scattered, and fewer than {per_stretch:.0f} % of all windows "
+        "where they come together"
+    )
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1g}"

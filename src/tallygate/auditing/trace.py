@@ -1,0 +1,234 @@
+"""One record followed from its topic to its row, and one row back to its record.
+
+What became of a record is one of these:
+
+    row           the sink holds what the transform gives from it
+    replaced      the sink keeps one row of each key, and holds another record's
+    missing       the sink should hold a row, and does not
+    different     the sink holds a row of it, with other content
+    duplicate     the sink holds it more often than the transform gives it
+    unexpected    the sink holds a row of it, and the transform gives none
+    together      the transform puts it together with others, so no row is its own
+    filtered      the transform gives no row from it
+    dead letter   it could not be decoded, or the sink refused its row
+    lost          it was given up as lost
+    before        the pipeline began after it
+    unread        the ledger has not come to it yet
+    no record     there is none at this offset: a transaction's marker, one that was aborted, or
+                  something that retention or compaction removed
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from tallygate.auditing.comparable import sides_of
+from tallygate.auditing.comparing import compared, same
+from tallygate.auditing.context import kept_by
+from tallygate.auditing.evidence import evidence_of, kafka_source
+from tallygate.auditing.ledger_snapshot import Claims, Commit, Evidence
+from tallygate.auditing.recompute import Noted, Source
+from tallygate.core.decoding import COORDINATES
+from tallygate.core.letters import Coordinates
+from tallygate.core.offsets import Range
+from tallygate.core.record import Record
+from tallygate.engine.pipeline import Pipeline
+from tallygate.errors import ConfigError, LostRangeError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.read import From, Reading, read, to_record
+from tallygate.quoting import backticked
+from tallygate.settings import Settings
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.error_text import reason
+from tallygate.spark.plan import read_plan
+from tallygate.targets.task_report import within
+
+__all__ = ["Trace", "trace_record", "trace_rows"]
+
+MOST = 10
+WRONG = {"missing", "different", "duplicate", "unexpected"}
+
+
+@dataclass(frozen=True)
+class Trace:
+    topic: str
+    partition: int
+    offset: int
+    became: str
+    key: str | None = None
+    value: str | None = None
+    time: str | None = None
+    commit: Commit | None = None
+    """The one that moved the ledger past it, if the history still has it."""
+    rows: tuple[dict[str, Any], ...] = ()
+    expected: tuple[dict[str, Any], ...] = ()
+    """What the transform gives from the record alone, if its rows are its own."""
+    cause: str | None = None
+    """Why it is a dead letter."""
+
+    @property
+    def right(self) -> bool:
+        return self.became not in WRONG
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def trace_record(
+    pipeline: Pipeline, at: Coordinates, *, settings: Settings, spark: SparkSession
+) -> Trace:
+    """What became of the record at these coordinates."""
+    with _Tracing.opened(pipeline, settings, spark) as tracing:
+        return tracing.record(at)
+
+
+def trace_rows(
+    pipeline: Pipeline, where: str, *, settings: Settings, spark: SparkSession
+) -> list[Trace]:
+    """The records that the rows of a condition came from, each followed to its rows again."""
+    with _Tracing.opened(pipeline, settings, spark) as tracing:
+        return [tracing.record(at) for at in tracing.places(where)]
+
+
+class _Tracing:
+    def __init__(self, source: Source, evidence: Evidence, noted: Noted) -> None:
+        self._source, self._evidence, self._noted = source, evidence, noted
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, pipeline: Pipeline, settings: Settings, spark: SparkSession
+    ) -> Iterator["_Tracing"]:
+        connection = kafka_source(pipeline, settings)
+        statics = pipeline.statics(spark, settings)
+        checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
+        source = Source(pipeline, spark, connection, statics, checkpoint)
+        with (
+            evidence_of(pipeline, connection, spark, settings) as evidence,
+            tempfile.TemporaryDirectory(prefix="tallygate-trace-") as folder,
+        ):
+            yield cls(source, evidence, Noted(folder))
+
+    def places(self, where: str) -> list[Coordinates]:
+        rows = _readable(self._evidence.rows())
+        if not set(COORDINATES) <= set(rows.columns):
+            raise ConfigError(
+                "rows of this sink do not carry the coordinates of their records, so they lead "
+                "back to none."
+            )
+        try:
+            found = rows.where(where).select(*COORDINATES).distinct().limit(MOST).collect()
+        except AnalysisException as error:
+            raise ConfigError(f"--where {where!r}: {reason(error)}") from None
+        return sorted((row[0], row[1], row[2]) for row in found if row[2] is not None)
+
+    def record(self, at: Coordinates) -> Trace:
+        topic, partition, offset = at
+        found = _record_at(at, self._source.connection)
+        became, commit = _by_ledger(self._evidence.claims, at)
+        seen = replace(_seen(at, found), commit=commit)
+        if became is not None:
+            return replace(seen, became=became)
+        cause = self._evidence.letter(at)
+        if cause is not None:
+            return replace(seen, became="dead letter", cause=cause)
+        one = [Range(topic, partition, offset, offset + 1)]
+        rows = self._rows(one)
+        if found is None:
+            there = () if rows is None else _collected(rows)
+            return replace(seen, became="no record", rows=there)
+        plan = read_plan(self._source.recomputed(one, self._noted))
+        if not plan.carries or rows is None:
+            return replace(seen, became="together")
+        given = self._evidence.shaped(plan.frame, carries=True)
+        shown = replace(seen, rows=_collected(rows), expected=_collected(given))
+        became = _judged(given, rows)
+        others = self._of_the_same_key(given) if became == "missing" else ()
+        return replace(shown, became="replaced" if others else became, rows=others or shown.rows)
+
+    def _of_the_same_key(self, given: DataFrame) -> tuple[dict[str, Any], ...]:
+        """The rows that the sink holds in the place of these."""
+        key = kept_by(self._evidence, self._source.pipeline)
+        if not key:
+            return ()
+        mine, rows = given.alias("mine"), self._evidence.rows().alias("theirs")
+        return _collected(rows.join(mine, same(key), "left_semi"))
+
+    def _rows(self, one: list[Range]) -> DataFrame | None:
+        """The rows of a record; None if rows do not say which record they are of."""
+        rows = self._evidence.rows(one)
+        if not set(COORDINATES) <= set(rows.columns):
+            return None
+        return rows.where(within(one))
+
+
+def _judged(given: DataFrame, rows: DataFrame) -> str:
+    """What the sink holds of one record, as an audit judges it."""
+    sides = sides_of(given, rows)
+    done = compared(sides.expected, sides.found, COORDINATES, sides.content)
+    if done.anomalies:
+        return done.anomalies[0].kind
+    return "row" if done.rows else "filtered"
+
+
+def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | None]:
+    """What the ledger alone says of a record, and the commit that moved past it."""
+    topic, partition, offset = at
+    claimed = claims.reached.get((topic, partition))
+    if claimed is None or offset >= claimed.until:
+        return "unread", None
+    if offset < claimed.start:
+        return "before", None
+    commit = next((c for c in claims.history if c.covers((topic, partition), offset)), None)
+    gone = (
+        lost.place == claimed.place and lost.start <= offset < lost.until for lost in claims.lost
+    )
+    return ("lost" if any(gone) else None), commit
+
+
+def _record_at(at: Coordinates, connection: Connection) -> Record | None:
+    topic, partition, offset = at
+    what = Reading([topic], From.offset, offset, partitions=[partition], exit_at_end=True, limit=1)
+    try:
+        found = [to_record(message) for batch in read(what, connection) for message in batch]
+    except LostRangeError:
+        return None
+    return found[0] if found and found[0].offset == offset else None
+
+
+def _seen(at: Coordinates, record: Record | None) -> Trace:
+    if record is None:
+        return Trace(*at, "unread")
+    key, value = (
+        None if given is None else given.decode(errors="replace")
+        for given in (record.key, record.value)
+    )
+    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    return Trace(*at, "unread", key, value, time)
+
+
+def _readable(rows: DataFrame) -> DataFrame:
+    """With bytes as text."""
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    return rows.select(
+        *(
+            f.col(backticked(name)).cast("string").alias(name)
+            if isinstance(kind, t.BinaryType)
+            else f.col(backticked(name))
+            for name, kind in kinds.items()
+        )
+    )
+
+
+def _collected(rows: DataFrame) -> tuple[dict[str, Any], ...]:
+    texts = _readable(rows).limit(MOST).toJSON().collect()
+    return tuple(json.loads(text) for text in texts)

@@ -1,1 +1,0 @@
-"""Tallygate beside every alternative, on one stack and one topic."""

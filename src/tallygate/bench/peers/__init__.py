@@ -1,1 +1,0 @@
-"""Programs of the alternatives, each written as its own documentation recommends."""

@@ -1,0 +1,482 @@
+"""Decoding a block of records at once: from raw values to columns, and which records are unfit.
+
+One decoder for every pipeline, whether it runs on the driver or in a worker. Values that can be
+taken a block at a time are (JSON of plain types, text, bytes); as soon as a block holds anything
+doubtful, all of it is decoded again record by record, with the same rules and with reasons. What
+the fast way accepts the careful way accepts with the same result, or a record's fate would hang on
+its neighbours: a property test holds them to it.
+
+The rules are strict, since a guess is a silent loss: a missing field is null, and unfit if it is
+declared NOT NULL; a field that is not declared is ignored, but must be JSON; a value of another
+type makes the record unfit. Numbers are never rounded to fit a decimal; times are ISO 8601, UTC
+where they do not say, and within the years 1 to 9999 of UTC.
+"""
+
+import base64
+import csv
+import json
+import struct
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, InvalidOperation
+from functools import cached_property
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tallygate.core import avro
+from tallygate.errors import ConfigError, InputError
+
+__all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
+
+COORDINATES = ("_topic", "_partition", "_offset")
+METADATA = pa.schema(
+    [
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+        ("_key", pa.binary()),
+    ]
+)
+_FAST = {pa.bool_(), pa.int64(), pa.int32(), pa.int16(), pa.int8(), pa.float64(), pa.string()}
+_TIMESTAMP = pa.timestamp("us", "UTC")
+_RAW_NAMES = {"_topic": "topic", "_partition": "partition", "_offset": "offset"}
+
+# pyarrow takes these for numbers in JSON, as Python writes them. Patterns that begin with a literal
+# are searched for six times as fast as the one that tells the value from a word in a text.
+_WORDS = (r"NaN[\s,\]}]", r"Inf(inity)?[\s,\]}]")
+_NO_NUMBER = r"[:,\[]\s*-?(NaN|Inf(inity)?)[\s,\]}]"
+_WHOLE_NEGATIVE_ZERO = r"-0[\s,}]"
+# pyarrow nests without limit, orjson 1,024 levels, Python's own reader some 900.
+_DEEPEST = 500
+_NEGATIVE_ZERO = -(1 << 63)  # its bits
+_FIRST_TIME, _LAST_TIME = (
+    pa.scalar(time.replace(tzinfo=UTC), _TIMESTAMP).value for time in (datetime.min, datetime.max)
+)
+# Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
+_EXACT = Context(prec=76)
+# The largest record that Kafka can hold; a cell of one may be as long.
+_LONGEST_CELL = (1 << 31) - 1
+# Python makes no int of more digits unless told to; no field can hold so many.
+_LONGEST_INT = 4300
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """A record that could not be decoded, by its place in the block, and why."""
+
+    index: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Turns blocks of raw Kafka records into blocks of `fields` and the chosen `metadata`."""
+
+    format: str
+    fields: pa.Schema
+    metadata: tuple[str, ...] = COORDINATES
+    avro_schema: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = self._members  # a type that cannot be decoded is refused before there are records
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was made of the fields: it is made again where the decoder arrives."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*self.fields, *(METADATA.field(name) for name in self.metadata)])
+
+    def decode(self, raw: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Unfit]]:
+        """The fit records as columns, and the unfit ones with their causes."""
+        values = raw.column("value")
+        columns = self._fast(values)
+        unfit: list[Unfit] = []
+        if columns is None:
+            columns, unfit = self._careful(values)
+            raw = fit_records(raw, unfit)
+        extra = [_metadata(raw, name) for name in self.metadata]
+        return pa.RecordBatch.from_arrays([*columns, *extra], schema=self.schema), unfit
+
+    def _fast(self, values: pa.Array) -> list[pa.Array] | None:
+        if self.format == "bytes":
+            return [values.cast(pa.binary())]
+        try:
+            if self.format == "text":
+                return [values.cast(pa.string())]
+            if self.format == "json":
+                return self._json(values)
+        except pa.ArrowInvalid:
+            pass
+        return None
+
+    def _json(self, values: pa.Array) -> list[pa.Array] | None:
+        """All records in one go, unless the careful way could say otherwise about one of them."""
+        if not len(values) or values.null_count or not self._fast_fields:
+            return None
+        text = _lines(values.cast(pa.string()))  # which refuses what is not UTF-8
+        if text is None or _may_be_no_json(text) or _may_be_deep(values):
+            return None
+        table = self._read(text[0].as_buffer())
+        if len(table) != len(values):
+            return None
+        columns = []
+        for field in self.fields:
+            read = table.column(field.name).combine_chunks()
+            column = read.cast(field.type)
+            if _doubtful(column, field, read, text):
+                return None
+            columns.append(column)
+        return columns
+
+    def _read(self, text: pa.Buffer) -> pa.Table:
+        return pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=self._parse_options,
+        )
+
+    @cached_property
+    def _fast_fields(self) -> bool:
+        return all(type_ in _FAST or type_ == _TIMESTAMP for type_ in self.fields.types)
+
+    @cached_property
+    def _parse_options(self) -> pj.ParseOptions:
+        read = [
+            (name, pa.string() if type_ == _TIMESTAMP else type_)
+            for name, type_ in zip(self.fields.names, self.fields.types, strict=True)
+        ]
+        return pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
+
+    def _careful(self, values: pa.Array) -> tuple[list[pa.Array], list[Unfit]]:
+        rows, unfit = [], []
+        for index, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(self._row(value))
+            except (InputError, ValueError, ArithmeticError, RecursionError) as error:
+                unfit.append(Unfit(index, str(error) or type(error).__name__))
+        columns = [
+            pa.array([row[place] for row in rows], type_)
+            for place, type_ in enumerate(self.fields.types)
+        ]
+        return columns, unfit
+
+    def _row(self, value: bytes | None) -> tuple[Any, ...]:
+        """One record's fields, converted, or a ValueError that says what is wrong."""
+        if self.format == "text":
+            return (None if value is None else value.decode(),)
+        if value is None:
+            raise ValueError("the record has no value (a tombstone)")
+        found = self._parse(value)
+        return tuple(member.of(found) for member in self._members)
+
+    @cached_property
+    def _members(self) -> list["_Member"]:
+        return _members(self.fields)
+
+    @cached_property
+    def _parse(self) -> Callable[[bytes], dict[str, Any]]:
+        if self.format == "avro":
+            return avro.decoder(self.avro_schema or "")
+        if self.format == "csv":
+            # A setting of the whole process, the only one there is: it is raised, which no other
+            # user of the module can mind, and never put back, which another thread might.
+            csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+            return self._csv
+        exact = any(_holds_decimal(type_) for type_ in self.fields.types)
+        return _exact_object if exact else _object
+
+    def _csv(self, value: bytes) -> dict[str, Any]:
+        names, types = self.fields.names, self.fields.types
+        try:
+            (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
+        except csv.Error as error:  # which is no ValueError
+            raise ValueError(f"is no line of CSV: {error}") from None
+        if len(cells) != len(names):
+            raise ValueError(f"{len(cells)} cells for {len(names)} fields")
+        return {
+            name: _cell(cell, type_) for name, cell, type_ in zip(names, cells, types, strict=True)
+        }
+
+
+def fit_records(raw: pa.RecordBatch, unfit: Collection[Unfit]) -> pa.RecordBatch:
+    """The records that are fit."""
+    if not unfit:
+        return raw
+    bad = {each.index for each in unfit}
+    return raw.take(pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64()))
+
+
+def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:
+    column = raw.column(_RAW_NAMES.get(name, name.removeprefix("_")))
+    return column.cast(METADATA.field(name).type)
+
+
+def _lines(values: pa.Array) -> pa.Array | None:
+    """The records as one text, of which as many objects as records means one each.
+
+    Every value begins with `{` and ends with `}`, so between two stands a `}`, a line feed and a
+    `{`. A line feed is in no string of JSON, and after a `}` no `{` can follow but on the outermost
+    level: no object spans two values, and each value holds at least one.
+    """
+    framed = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
+    if not pc.all(framed).as_py():
+        return None
+    whole = pa.array([0, len(values)], pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(whole, values), "\n")
+
+
+def _may_be_no_json(text: pa.Array) -> bool:
+    return any(_holds(text, word) for word in _WORDS) and _holds(text, _NO_NUMBER)
+
+
+def _holds(text: pa.Array, pattern: str) -> bool:
+    return bool(pc.match_substring_regex(text, pattern)[0].as_py())
+
+
+def _may_be_deep(values: pa.Array) -> bool:
+    """Whether a record has as many brackets as it takes; only a long one can."""
+    long = values.filter(pc.greater(pc.binary_length(values), 2 * _DEEPEST))
+    return any(each.count(b"{") + each.count(b"[") > _DEEPEST for each in long.to_pylist())
+
+
+def _doubtful(column: pa.Array, field: pa.Field, read: pa.Array, text: pa.Array) -> bool:
+    """Whether the column holds what the careful way refuses or reads as something else."""
+    if column.null_count and not field.nullable:
+        return True
+    if field.type == _TIMESTAMP:
+        return _beyond_time(column) or bool(pc.any(pc.starts_with(read, "0000")).as_py())
+    if field.type == pa.float64():
+        if not pc.all(pc.is_finite(column), min_count=0).as_py():
+            return True
+        # -0 is an integer, and so 0; -0.0 is not.
+        signed = pc.min(column.view(pa.int64())).as_py() == _NEGATIVE_ZERO
+        return signed and _holds(text, _WHOLE_NEGATIVE_ZERO)
+    return False
+
+
+def _beyond_time(column: pa.Array) -> bool:
+    ends = pc.min_max(column.view(pa.int64())).as_py()
+    return ends["min"] is not None and not _FIRST_TIME <= ends["min"] <= ends["max"] <= _LAST_TIME
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    """What orjson reads, which judges what is JSON."""
+    try:
+        return _of_object(orjson.loads(value))
+    except orjson.JSONDecodeError as error:
+        if "infinity" not in str(error):
+            raise
+        # A number beyond a double is JSON, and only for the field that it is in to refuse.
+        return _every_digit(value)
+
+
+def _exact_object(value: bytes) -> dict[str, Any]:
+    """With decimals as they were written, by a reader that lets through what is no text (a lone
+    surrogate): so the other one judges first."""
+    _object(value)
+    return _every_digit(value)
+
+
+def _every_digit(value: bytes) -> dict[str, Any]:
+    return _of_object(
+        json.loads(
+            value.decode(), parse_float=Decimal, parse_int=_whole, parse_constant=_no_constant
+        )
+    )
+
+
+def _of_object(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError(f"a JSON {type(found).__name__} and no object")
+    return found
+
+
+def _whole(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= _LONGEST_INT else Decimal(digits)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _holds_decimal(type_: pa.DataType) -> bool:
+    if pa.types.is_decimal(type_):
+        return True
+    return any(_holds_decimal(type_.field(i).type) for i in range(type_.num_fields))
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A field of a record, or of a struct in one."""
+
+    name: str
+    nullable: bool
+    convert: Callable[[Any], Any]
+
+    def of(self, found: dict[str, Any]) -> Any:
+        item = found.get(self.name)
+        if item is None:
+            if self.nullable:
+                return None
+            raise ValueError(f"{self.name}: is missing or null, and declared NOT NULL")
+        try:
+            return self.convert(item)
+        except (ValueError, ArithmeticError) as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+
+def _members(declared: Iterable[pa.Field], above: str = "") -> list[_Member]:
+    return [
+        _Member(each.name, each.nullable, _converter(each.type, above + each.name))
+        for each in declared
+    ]
+
+
+def _converter(type_: pa.DataType, place: str) -> Callable[[Any], Any]:
+    """What turns a decoded value into one that Arrow takes for `type_`, or refuses it."""
+    if pa.types.is_integer(type_):
+        limit = 1 << (type_.bit_width - 1)
+        return lambda item: _integer(item, limit)
+    if pa.types.is_decimal(type_):
+        return lambda item: _decimal(item, type_.precision, type_.scale)
+    if pa.types.is_timestamp(type_):
+        return _timestamp if type_.tz else _local_timestamp
+    if pa.types.is_list(type_):
+        inner = _converter(type_.value_type, place)
+        return lambda item: [None if i is None else inner(i) for i in _of(item, list, "a list")]
+    if pa.types.is_map(type_):
+        key, value = _converter(type_.key_type, place), _converter(type_.item_type, place)
+        return lambda item: [
+            (key(k), None if v is None else value(v))
+            for k, v in _of(item, dict, "an object").items()
+        ]
+    if pa.types.is_struct(type_):
+        members = _members([type_.field(i) for i in range(type_.num_fields)], f"{place}.")
+        return lambda item: _struct(item, members)
+    simple: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = [
+        (pa.types.is_boolean, lambda item: _of(item, bool, "true or false")),
+        (pa.types.is_float32, _short_float),
+        (pa.types.is_float64, _float),
+        (pa.types.is_string, _text),
+        (pa.types.is_date, _date),
+        (pa.types.is_binary, _binary),
+    ]
+    for is_it, convert in simple:
+        if is_it(type_):
+            return convert
+    raise ConfigError(
+        f"field {place!r} is of type {type_}, which cannot be decoded; numbers, decimals, booleans,"
+        " strings, binary, dates, timestamps, and arrays, maps and structs of these can."
+    )
+
+
+def _struct(item: Any, members: list[_Member]) -> dict[str, Any]:
+    found = _of(item, dict, "an object")
+    return {member.name: member.of(found) for member in members}
+
+
+def _of(item: Any, kind: type, said: str) -> Any:
+    if not isinstance(item, kind):
+        raise ValueError(f"{_shown(item)} is not {said}")
+    return item
+
+
+def _shown(item: Any) -> str:
+    text = repr(item) if isinstance(item, str) else str(item)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _text(item: Any) -> str:
+    text: str = _of(item, str, "a string")
+    text.encode()  # raises a ValueError for a lone surrogate
+    return text
+
+
+def _integer(item: Any, limit: int) -> int:
+    if type(item) is not int:
+        raise ValueError(f"{_shown(item)} is not an integer")
+    if not -limit <= item < limit:
+        raise ValueError(f"{_shown(item)} is beyond {limit.bit_length()} bits")
+    return item
+
+
+def _float(item: Any) -> float:
+    if isinstance(item, bool) or not isinstance(item, int | float | Decimal):
+        raise ValueError(f"{_shown(item)} is not a number")
+    number = float(item)
+    if number - number != 0:
+        raise ValueError(f"{_shown(item)} is not a finite number")
+    return number
+
+
+def _short_float(item: Any) -> float:
+    number = _float(item)
+    try:
+        struct.pack("<f", number)  # without the sign it would store infinity, as Arrow would
+    except OverflowError:
+        raise ValueError(f"{_shown(item)} is beyond 32 bits") from None
+    return number
+
+
+def _decimal(item: Any, precision: int, scale: int) -> Decimal:
+    if isinstance(item, bool | float) or not isinstance(item, int | str | Decimal):
+        raise ValueError(f"{_shown(item)} is not a decimal")
+    try:
+        number = Decimal(item)
+        exact = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except InvalidOperation:
+        raise ValueError(f"{_shown(item)} is not a decimal({precision}, {scale})") from None
+    if exact != number or len(exact.as_tuple().digits) > precision:
+        raise ValueError(f"{_shown(item)} does not fit decimal({precision}, {scale}) exactly")
+    return exact
+
+
+def _local_timestamp(item: Any) -> datetime:
+    if isinstance(item, datetime):
+        return item.replace(tzinfo=None)
+    parsed = datetime.fromisoformat(_of(item, str, "a time"))
+    if parsed.tzinfo is not None:
+        raise ValueError(f"{_shown(item)} has a zone, which a timestamp_ntz cannot keep")
+    return parsed
+
+
+def _timestamp(item: Any) -> datetime:
+    if isinstance(item, datetime):
+        return item
+    parsed = datetime.fromisoformat(_of(item, str, "a time"))
+    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _date(item: Any) -> date:
+    return item if isinstance(item, date) else date.fromisoformat(_of(item, str, "a date"))
+
+
+def _binary(item: Any) -> bytes:
+    if isinstance(item, bytes):
+        return item
+    return base64.b64decode(_of(item, str, "base64"), validate=True)
+
+
+def _cell(cell: str, type_: pa.DataType) -> Any:
+    """A cell of CSV as the value that a JSON of it would hold; an empty one is null."""
+    if cell == "":
+        return None
+    if pa.types.is_integer(type_):
+        return int(cell) if _is_number(cell) else cell
+    if pa.types.is_floating(type_):
+        return float(cell)
+    if pa.types.is_boolean(type_):
+        return {"true": True, "false": False}.get(cell.lower(), cell)
+    return cell
+
+
+def _is_number(cell: str) -> bool:
+    return cell.removeprefix("-").isdecimal() and cell.isascii()

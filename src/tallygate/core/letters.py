@@ -1,0 +1,77 @@
+"""A dead letter: a record that could not be decoded or that the target refused, and why."""
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["MARKER", "ROW", "Coordinates", "Letter", "letter_of"]
+
+MARKER = "tallygate.replayed"
+"""The header of a marker in a topic of dead letters: it names the letter that was put back."""
+ROW = "tallygate.row"
+"""The header of a letter that is not the record, but the row that a pipeline had made of it."""
+
+Coordinates = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+_CONTENT = ("key", "value")
+
+
+@dataclass(frozen=True)
+class Letter:
+    topic: str
+    partition: int
+    offset: int
+    cause: str
+    key: bytes | None = None
+    value: bytes | None = None
+    time_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """The record's own."""
+    is_row: bool = False
+    """Whether key and value are those of the row that was made of the record."""
+
+    @property
+    def at(self) -> Coordinates:
+        return self.topic, self.partition, self.offset
+
+    def text(self) -> str:
+        """As one line of JSON that people can read, if the record is text at all."""
+        fields = asdict(self)
+        del fields["headers"]
+        for name in _CONTENT:
+            content: bytes | None = fields.pop(name)
+            try:
+                fields[name] = None if content is None else content.decode()
+            except UnicodeDecodeError:
+                fields[f"{name}_base64"] = base64.b64encode(content or b"").decode()
+        return json.dumps(fields)
+
+    @classmethod
+    def read(cls, text: str) -> "Letter":
+        fields: dict[str, Any] = json.loads(text)
+        for name in _CONTENT:
+            if f"{name}_base64" in fields:
+                fields[name] = base64.b64decode(fields.pop(f"{name}_base64"))
+            elif fields[name] is not None:
+                fields[name] = fields[name].encode()
+        return cls(**fields)
+
+
+def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = False) -> Letter:
+    """A raw record of a block, or a row made of one, as a dead letter."""
+    record: dict[str, Any] = {name: raw.column(name)[index].as_py() for name in raw.schema.names}
+    stamp = record.get("timestamp")
+    return Letter(
+        record["topic"],
+        record["partition"],
+        record["offset"],
+        cause,
+        record.get("key"),
+        record["value"],
+        None if stamp is None else round(stamp.timestamp() * 1000),
+        tuple((each["key"], each["value"]) for each in record.get("headers") or ()),
+        is_row,
+    )

@@ -1,1 +1,0 @@
-"""Faults on purpose, under load, each followed by an audit."""

@@ -1,1 +1,0 @@
-"""What can go wrong, drill by drill: one file for each part of the whole."""

@@ -1,1 +1,0 @@
-"""The page that shows what drills have shown."""

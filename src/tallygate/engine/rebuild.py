@@ -1,0 +1,230 @@
+"""Rebuilding a pipeline: everything once more from the earliest record, then swapped in at once.
+
+A pipeline with state whose checkpoint is gone cannot go on: the state is in the checkpoint. So a
+copy of it, with a name, a table and a checkpoint of its own, reads the source from the beginning.
+When it has caught up, one transaction takes the pipeline's next epoch, which fences a run that may
+still be alive, and exchanges tables and ledger rows. Readers see the old table until then, and the
+new one from then on.
+
+Folders of Parquet and Delta tables hold their ledger themselves: the copy keeps the pipeline's
+name, and the two folders change places in one step. Nothing fences a run there that is still alive,
+so there must be none.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from tallygate.endpoints import running_dsn
+from tallygate.engine.batch import Progress
+from tallygate.engine.pipeline import Pipeline
+from tallygate.engine.run import Summary
+from tallygate.engine.status import local_pipelines
+from tallygate.engine.swap_folders import exchange
+from tallygate.errors import ConfigError, LedgerError, TallygateError, TargetError
+from tallygate.postgres.connect import connect
+from tallygate.settings import Settings
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
+from tallygate.targets.postgres.table import Target
+
+__all__ = ["Rebuilt", "rebuild"]
+
+LONGEST_NAME = 63
+"""Of a table, in bytes."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did, and where the table is that was replaced."""
+
+    summary: Summary
+    before: str | None
+
+
+def rebuild(
+    pipeline: Pipeline,
+    *,
+    settings: Settings,
+    spark: SparkSession,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Rebuilt:
+    sink = pipeline.sink
+    if isinstance(sink, Parquet | Delta):
+        return _rebuild_folder(pipeline, sink, settings, spark, told)
+    if not isinstance(sink, Postgres):
+        raise ConfigError(
+            "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
+            "another name into another topic."
+        )
+    dsn = sink.dsn or running_dsn(settings)
+    with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
+        target = Target.parse(sink.table, connection)
+        copy = Target(target.schema, _beside(target.name, "__rebuild"))
+        name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
+        _forget(connection, name, copy)
+        checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
+        summary = pipeline.model_copy(
+            update={
+                "name": name,
+                "checkpoint": checkpoint.path,
+                **_from_the_start(pipeline),
+                "sink": sink.model_copy(update={"table": copy.quoted}),
+            }
+        ).run(until="available", settings=settings, spark=spark, told=told)
+        _check_done(summary, pipeline)
+        before = _swap(connection, pipeline.name, name, target, copy)
+    _take_over(checkpoint, path, spark)
+    return Rebuilt(summary, before)
+
+
+def _check_done(summary: Summary, pipeline: Pipeline) -> None:
+    """A run that was asked to stop has not read everything: what it made must not be swapped in."""
+    if summary.outcome != "done":
+        raise TallygateError(
+            f"the rebuild of {pipeline.name!r} was {summary.outcome} after {summary.records:,} "
+            "records; nothing is changed."
+        )
+
+
+def _beside(name: str, suffix: str) -> str:
+    """A name for a table that belongs to this one. PostgreSQL cuts a longer one off, and could
+    take it for that of the table itself."""
+    if len(f"{name}{suffix}".encode()) <= LONGEST_NAME:
+        return f"{name}{suffix}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    room = LONGEST_NAME - len(f"_{digest}{suffix}")
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digest}{suffix}"
+
+
+def _take_over(checkpoint: Checkpoint, path: str, spark: SparkSession) -> None:
+    """Put the new checkpoint in the place of the old one, if there is one."""
+    old = Checkpoint(spark, path)
+    if old.exists:
+        old.set_aside(f"before-rebuild-{int(time.time())}")
+    checkpoint.rename(path)
+
+
+def _rebuild_folder(
+    pipeline: Pipeline,
+    sink: Parquet | Delta,
+    settings: Settings,
+    spark: SparkSession,
+    told: Callable[[Progress], None],
+) -> Rebuilt:
+    field = "parquet" if isinstance(sink, Parquet) else "delta"
+    if ":/" in getattr(sink, field).removeprefix("file:"):
+        raise ConfigError(
+            "only folders of this machine can be rebuilt: they change places in one step."
+        )
+    place = Path(getattr(sink, field).removeprefix("file:")).resolve()
+    if _runs_here(pipeline, settings):
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} runs; `tallygate stop {pipeline.name}` first."
+        )
+    if not place.exists():
+        raise LedgerError(f"{place} does not exist; there is nothing to rebuild.")
+    copy = place.with_name(f"{place.name}__rebuild")
+    hidden = copy.with_name(f".{copy.name}.tallygate")
+    for left in (copy, hidden):  # by a rebuild that did not finish
+        shutil.rmtree(left, ignore_errors=True)
+    path = pipeline.checkpoint_path(settings)
+    checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
+    summary = pipeline.model_copy(
+        update={
+            "checkpoint": checkpoint.path,
+            **_from_the_start(pipeline),
+            "sink": sink.model_copy(update={field: str(copy)}),
+        }
+    ).run(until="available", settings=settings, spark=spark, told=told)
+    _check_done(summary, pipeline)
+    if _runs_here(pipeline, settings):
+        raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
+    try:
+        exchange(place, copy)
+    except (OSError, AttributeError) as error:
+        raise TargetError(
+            f"{place} and {copy} cannot change places in one step here: {error}. The rebuilt "
+            f"folder is {copy}; put it in place by hand while nobody reads."
+        ) from None
+    before = place.with_name(f"{place.name}__before_{int(time.time())}")
+    copy.rename(before)
+    shutil.rmtree(hidden, ignore_errors=True)
+    if isinstance(sink, Delta):
+        jvm: Any = spark.sparkContext._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # it knows the tables by their paths
+    _take_over(checkpoint, path, spark)
+    return Rebuilt(summary, str(before))
+
+
+def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
+    known = local_pipelines(settings)
+    return any(each.name == pipeline.name and each.state == "running" for each in known)
+
+
+def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
+    """The sources again, from their earliest record."""
+
+    def whole(source: Kafka | Files | Socket | Rate) -> Any:
+        earliest = {"start": "earliest"} if isinstance(source, Kafka) else {}
+        return source.model_copy(update=earliest)
+
+    if pipeline.source is not None:
+        return {"source": whole(pipeline.source)}
+    return {"sources": {name: whole(each) for name, each in pipeline.sources.items()}}
+
+
+def _forget(connection: psycopg.Connection, name: str, copy: Target) -> None:
+    """Remove what a rebuild that did not finish has left."""
+    with connection.transaction():
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy.identifier))
+        known = connection.execute("SELECT to_regclass('tallygate.pipelines')").fetchone()
+        if known is not None and known[0] is not None:
+            connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (name,))
+
+
+def _swap(
+    connection: psycopg.Connection, name: str, copy_name: str, target: Target, copy: Target
+) -> str | None:
+    """Exchange tables and ledger in one transaction; return the name of the old table."""
+    with connection.transaction():
+        row = connection.execute(
+            "UPDATE tallygate.pipelines AS p SET epoch = p.epoch + 1, stateful = c.stateful, "
+            "checkpoint_id = c.checkpoint_id FROM tallygate.pipelines AS c "
+            "WHERE p.name = %s AND c.name = %s RETURNING p.epoch",
+            (name, copy_name),
+        ).fetchone()
+        if row is None:
+            raise LedgerError(f"pipeline {name!r} has never run here; there is nothing to rebuild.")
+        before = None
+        there = connection.execute(
+            "SELECT to_regclass(%s)", (target.identifier.as_string(connection),)
+        ).fetchone()
+        rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
+        if there is not None and there[0] is not None:
+            before = _beside(target.name, f"__before_{row[0]}")
+            connection.execute(rename.format(target.identifier, sql.Identifier(before)))
+        connection.execute(rename.format(copy.identifier, sql.Identifier(target.name)))
+        for table in ("positions", "dead_letter_records", "lost_ranges", "batches"):
+            ours = sql.Identifier("tallygate", table)
+            connection.execute(sql.SQL("DELETE FROM {} WHERE pipeline = %s").format(ours), (name,))
+            connection.execute(
+                sql.SQL("UPDATE {} SET pipeline = %s WHERE pipeline = %s").format(ours),
+                (name, copy_name),
+            )
+        connection.execute(
+            "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version, stopped_at, outcome) "
+            "SELECT %s, %s, host, pid, version, now(), 'rebuilt' FROM tallygate.runs "
+            "WHERE pipeline = %s ORDER BY epoch DESC LIMIT 1",
+            (name, row[0], copy_name),
+        )
+        connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (copy_name,))
+    return before

@@ -1,0 +1,64 @@
+"""What is to be run: a streaming frame, and where it goes."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from tallygate.core.decoding import Decoder
+from tallygate.engine.batch import Progress
+from tallygate.kafka.connection import Connection
+from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spec import DeadLetters
+from tallygate.targets.store import Keeper, Store
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming frame, and where it goes."""
+
+    name: str
+    build: Callable[[Keeper, Checkpoint | None, Collection[str] | None], DataFrame]
+    """Makes the frame; without a checkpoint one to look at, for which no static side is read. If
+    it is known which columns of its sources are needed, the others are left out."""
+    store: Store
+    checkpoint: str
+    connection: Connection | None
+    """To the source's brokers, if any source is Kafka."""
+    mode: str = "append"
+    trigger: Mapping[str, str | bool] = field(default_factory=dict)
+    decoder: Decoder | None = None
+    """Given if the frame holds raw records."""
+    fetches: bool = False
+    """Whether records may be read in the tasks that decode them, in place of Spark's reader."""
+    small: int = 20_000
+    """Records up to which a batch is small, and Spark's reader quicker: it need not be planned."""
+    limits: DeadLetters = field(default_factory=DeadLetters)
+    accept_loss: bool = False
+    told: Callable[[Progress], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    ready: Callable[[], None] = lambda: None
+    """Raises if something that the frame needs cannot be read, before anything is taken over."""
+    stale: Callable[[], bool] = lambda: False
+    """Whether a static side has changed, so that the query is to be started anew."""
+    adopts: bool = False
+    """Whether a checkpoint of batches that the ledger does not know may be taken over."""
+    forgets: bool = False
+    """Whether the sink keeps no ledger at all."""
+    shuffle_partitions: int | None = None
+    """As many as the user asks for; None leaves the choice."""
+    delivery: str = "exactly-once"
+    to_topic: bool = False
+    instead: str = "use mode upsert with the groups as the key"
+    """What to do with groups that cannot be appended, for messages."""
+    where: str = "the transform"
+    """What the transform is called in messages."""
+
+    @property
+    def anew(self) -> str:
+        """How such a job is begun anew: what can be swapped in one step can be rebuilt."""
+        if self.to_topic or self.adopts:
+            return "begin anew: another name, another target, another checkpoint"
+        return "rebuild with `tallygate rebuild`"

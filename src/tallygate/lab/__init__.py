@@ -1,0 +1,1 @@
+"""The laboratory: a local stack, drills and the demo. Nothing outside imports it."""

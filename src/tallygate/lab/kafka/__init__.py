@@ -1,0 +1,1 @@
+"""Kafka nodes and clusters of the local stack."""

@@ -1,0 +1,33 @@
+"""A broker that starts, serves a group and a transaction, and stops: `python -m
+tallygate.lab.kafka.warming FILE` writes down the classes that it loaded (see `spark.classes`)."""
+
+import os
+import signal
+import sys
+
+from tallygate.lab.kafka.cluster import Cluster, ClusterSpec
+from tallygate.lab.orphan_guard import Guard
+from tallygate.ports import free_ports
+from tallygate.settings import Settings
+
+__all__ = ["main"]
+
+LONGEST = 60.0
+
+
+def main(archive: str) -> None:
+    settings = Settings.load()
+    cluster = Cluster(ClusterSpec.plan(1, 0, free_ports(2)), settings.state_dir / "kafka", settings)
+    guard = Guard(settings.state_dir)
+    given = os.environ.get("JDK_JAVA_OPTIONS", "")
+    os.environ["JDK_JAVA_OPTIONS"] = f"{given} -XX:ArchiveClassesAtExit={archive}"
+    cluster.start()
+    # The JVM writes when it ends; if that takes too long, what is there is not whole.
+    broker = cluster.nodes[0].process
+    broker.send(signal.SIGTERM)
+    broker.wait_gone(LONGEST)
+    guard.release()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,1 +1,0 @@
-"""The ledger: up to which offset the sink holds the results, and who may move it."""

@@ -1,1 +1,0 @@
-"""Pipelines: checked, started, run, looked at, rebuilt."""

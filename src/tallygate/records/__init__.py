@@ -1,1 +1,0 @@
-"""Records: what they are, how they are read from files, shaped for Kafka and shown to people."""

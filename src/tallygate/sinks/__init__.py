@@ -1,1 +1,0 @@
-"""Sinks: where rows go, together with the ledger."""

@@ -1,1 +1,0 @@
-"""Delta tables as a sink."""

@@ -1,1 +1,0 @@
-"""The Kafka sink: transactions that hold the rows and the ledger."""

@@ -1,0 +1,106 @@
+"""The plan of a stream over given ranges of offsets, whose tasks read by themselves.
+
+Spark's own reader costs as much as all the rest of a pipeline without state: the JVM reads a
+record, turns it into a row, into Arrow, and hands it to the decoding step. That step can read by
+itself, if it is told what. So below it the plan is given another leaf: in the place of records, one
+row for each range, each in a task of its own, as Spark's reader would have it.
+
+All that is above stays as it was analyzed when the stream was started: a function of the user's is
+not called again.
+
+**Nobody can tell the difference by the rows.** So it is done only where they are made of the
+records alone, by operators that are known. State, static sides and the time of a batch only the
+stream has. A random value gets a seed of its own with each batch of a stream; here all batches
+would get the same values, and a uuid would be there many times.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tallygate.core.offsets import Range
+from tallygate.spark.plan import (
+    decodes,
+    frame_of,
+    function_of,
+    list_of,
+    name_of,
+    seen_besides_records,
+    seq_of,
+    walk,
+)
+
+__all__ = ["UNTIL", "by_records_alone", "over_ranges"]
+
+UNTIL = "until"
+"""The column that ranges have and records have not."""
+_RANGES = f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long>>"
+_SOURCE = "StreamingRelationV2"
+_KNOWN = {
+    _SOURCE,
+    "EventTimeWatermark",
+    "Filter",
+    "Generate",
+    "MapInArrow",
+    "MapInPandas",
+    "Project",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "SubqueryAlias",
+    "View",
+}
+
+
+def by_records_alone(plan: DataFrame) -> bool:
+    """Whether a batch of this stream may be computed by `over_ranges`: its rows are made of the
+    records of one source that we decode, and of nothing else."""
+    nodes = list(walk(plan._jdf.queryExecution().analyzed()))
+    names = [name_of(node) for node in nodes]
+    return (
+        set(names) <= _KNOWN
+        and names.count(_SOURCE) == sum(map(decodes, nodes)) == 1
+        and seen_besides_records(plan) is None
+        and all(each.deterministic() for node in nodes for each in list_of(node.expressions()))
+    )
+
+
+def over_ranges(plan: DataFrame, ranges: Iterable[Range], spark: SparkSession) -> DataFrame:
+    """What the plan gives for these ranges. It is run in a session of the caller's choice: the one
+    of a stream's batches has the settings under which the stream is planned."""
+    leaf = _rows([each for each in ranges if len(each)], spark)._jdf.queryExecution().analyzed()
+    root = plan._jdf.queryExecution().analyzed()
+    return frame_of(spark, _replaced(root, leaf, spark))
+
+
+def _rows(ranges: list[Range], spark: SparkSession) -> DataFrame:
+    text = json.dumps(
+        [
+            {"topic": it.topic, "partition": it.partition, "offset": it.start, UNTIL: it.until}
+            for it in ranges
+        ]
+    )
+    numbers = spark.range(0, len(ranges), 1, len(ranges)).toDF("number")
+    rows = numbers.selectExpr(f"from_json('{text}', '{_RANGES}')[number] AS range")
+    return rows.select("range.*")
+
+
+def _replaced(node: Any, leaf: Any, spark: SparkSession) -> Any:
+    if decodes(node):
+        jvm: Any = spark._jvm
+        step = _function(node, list_of(leaf.output()), spark)
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.MapInArrow(
+            step, node.output(), leaf, node.isBarrier(), node.profile()
+        )
+    children = [_replaced(child, leaf, spark) for child in list_of(node.children())]
+    return node.withNewChildren(seq_of(spark, children)) if children else node
+
+
+def _function(step: Any, columns: list[Any], spark: SparkSession) -> Any:
+    """The step's function. It is given whole rows: what it names as arguments only has to be
+    there, and as many."""
+    function = function_of(step)
+    wanted = range(function.children().size())
+    return function.withNewChildren(seq_of(spark, [columns[i % len(columns)] for i in wanted]))

@@ -1,0 +1,94 @@
+"""Dead letters of a Delta table: a file each, in the table's folder.
+
+    TABLE/_tallygate/PIPELINE/letters/TOPIC/PARTITION/SHELF/OFFSET.json
+
+Workers write them while they decode, so a letter may be written twice, by a task that runs again,
+or for a batch that is never committed. A file is named after its record, so the second one takes
+the place of the first; and only letters count that the ledger has moved past. A shelf holds the
+letters of so many offsets that it is quick to list.
+
+Workers are Python, so the files are written by pyarrow's file systems.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import Place, Positions
+
+__all__ = ["LetterFolder"]
+
+SHELF = 10_000
+
+
+@dataclass(frozen=True)
+class LetterFolder:
+    """It travels to the workers."""
+
+    folder: str
+
+    def keep(self, letters: list[Letter]) -> None:
+        files, root = _opened(self.folder)
+        local = isinstance(files, fs.LocalFileSystem)
+        for letter in letters:
+            shelf = f"{root}/{letter.topic}/{letter.partition}/{letter.offset // SHELF}"
+            name = f"{shelf}/{letter.offset}.json"
+            # A local file is seen while it is written, so it gets its name when it is whole.
+            partial = f"{shelf}/.{uuid.uuid4().hex}" if local else name
+            files.create_dir(shelf, recursive=True)
+            with files.open_output_stream(partial) as stream:
+                stream.write(letter.text().encode())
+            if local:
+                files.move(partial, name)
+
+    def cause(self, place: Place, offset: int) -> str:
+        """Why a record is a letter."""
+        files, root = _opened(self.folder)
+        name = f"{root}/{place[0]}/{place[1]}/{offset // SHELF}/{offset}.json"
+        with files.open_input_stream(name) as stream:
+            return Letter.read(stream.read().decode()).cause
+
+    def count(self, place: Place, start: int, until: int) -> int:
+        """How many letters there are of a range of offsets."""
+        return len(self.offsets(place, start, until))
+
+    def remove_beyond(self, positions: Positions) -> None:
+        """Remove letters of batches that were never committed."""
+        files, root = _opened(self.folder)
+        for topic in _names(files, root):
+            for number in _names(files, f"{root}/{topic}"):
+                place = topic, int(number)
+                for offset in self.offsets(place, positions.get(place, 0), None):
+                    files.delete_file(f"{root}/{topic}/{number}/{offset // SHELF}/{offset}.json")
+
+    def offsets(self, place: Place, start: int, until: int | None) -> list[int]:
+        """The offsets of the letters of a range."""
+        files, root = _opened(self.folder)
+        folder = f"{root}/{place[0]}/{place[1]}"
+        found: list[int] = []
+        for shelf in map(int, _names(files, folder)):
+            if shelf < start // SHELF or (until is not None and shelf * SHELF >= until):
+                continue
+            names = [name.removesuffix(".json") for name in _names(files, f"{folder}/{shelf}")]
+            found += [int(name) for name in names if name.isdigit()]
+        return [at for at in found if at >= start and (until is None or at < until)]
+
+
+def _opened(folder: str) -> tuple[Any, str]:
+    """The file system of a folder as Hadoop writes it, and its path there."""
+    scheme = urlsplit(folder).scheme
+    if scheme in ("", "file"):
+        return fs.LocalFileSystem(), "/" + folder.removeprefix("file:").lstrip("/")
+    files, path = fs.FileSystem.from_uri(
+        folder.replace(f"{scheme}:", "s3:", 1) if scheme in ("s3a", "s3n") else folder
+    )
+    return files, path
+
+
+def _names(files: Any, folder: str) -> list[str]:
+    listed = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return [info.base_name for info in listed]

@@ -1,0 +1,157 @@
+"""A Delta table, as far as the ledger needs it: its transactions, and files that it keeps for us.
+
+Everything goes through Delta's own library in Spark's JVM and Hadoop's file systems, so a table may
+be wherever Spark can write one. The files are in `TABLE/_tallygate`: readers of the table and
+VACUUM leave folders alone whose names begin with an underscore.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from tallygate.errors import TargetError
+from tallygate.spark.error_text import reason
+from tallygate.targets.sink import Retry
+
+__all__ = ["DeltaTable", "Transaction", "is_conflict"]
+
+CONFLICTS = tuple(
+    f"io.delta.exceptions.{kind}" for kind in ("Concurrent", "MetadataChanged", "ProtocolChanged")
+)
+FORGETS = "delta.setTransactionRetentionDuration"
+OWN_FOLDER = "_tallygate"
+
+
+class Transaction:
+    """One of Delta's optimistic transactions: what it reads is one version of the table, and its
+    commit fails if somebody else has since changed anything that it asked for."""
+
+    def __init__(self, jvm: Any, transaction: Any) -> None:
+        self._jvm, self._transaction = jvm, transaction
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
+
+    @property
+    def version(self) -> int:
+        """The version of the table that it reads."""
+        return int(self._transaction.readVersion())
+
+    @property
+    def table_id(self) -> str:
+        """Given to a table when it is made: a table made anew has another."""
+        return str(self._transaction.metadata().id())
+
+    @property
+    def schema(self) -> t.StructType:
+        text = str(self._transaction.metadata().schema().json())
+        return t.StructType.fromJson(json.loads(text))
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the table drops what applications have written after a while."""
+        return bool(self._transaction.metadata().configuration().contains(FORGETS))
+
+    def application(self, name: str) -> int:
+        """How far this application is, by the table; -1 if it never wrote."""
+        return int(self._transaction.txnVersion(name))
+
+    def commit(self, applications: Mapping[str, int]) -> None:
+        """Commit how far applications are, and no rows."""
+        delta, option = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option
+        actions = self._jvm.java.util.ArrayList()
+        now = option.apply(int(time.time() * 1000))
+        for name, version in applications.items():
+            actions.add(delta.actions.SetTransaction(name, version, now))
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        try:
+            self._transaction.commit(converters.asScala(actions).toSeq(), operation)
+        except Py4JJavaError as error:
+            if is_conflict(error):
+                raise Retry("somebody else committed to the table at the same time") from error
+            raise
+
+
+class DeltaTable:
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        jvm: Any = spark.sparkContext._jvm
+        self._jvm, self._hadoop = jvm, jvm.org.apache.hadoop.fs
+        given: Any = self._hadoop.Path(path)
+        java_session: Any = spark._jsparkSession
+        self._files = given.getFileSystem(java_session.sessionState().newHadoopConf())
+        self.path = str(self._files.makeQualified(given).toString())
+
+    def begin(self) -> Transaction:
+        delta_log = self._jvm.org.apache.spark.sql.delta.DeltaLog
+        none = self._jvm.scala.Option.empty()
+        log = delta_log.forTable(self._spark._jsparkSession, self.path)
+        return Transaction(self._jvm, log.startTransaction(none, none))
+
+    def make(self, schema: t.StructType) -> None:
+        """Make the table, without rows."""
+        folder = self._hadoop.Path(self.path)
+        if self._files.exists(folder):
+            names = {status.getPath().getName() for status in self._files.listStatus(folder)}
+            if names - {OWN_FOLDER}:
+                raise TargetError(
+                    f"{self.path} is a folder with files in it and no Delta table; name another."
+                )
+        try:
+            rows = self._spark.createDataFrame([], schema)
+            rows.write.format("delta").mode("ignore").save(self.path)
+        except PySparkException as error:
+            raise TargetError(f"Delta table {self.path} cannot be made: {reason(error)}") from error
+
+    def own(self, name: str) -> str:
+        """The path of one of our files."""
+        return f"{self.path}/{OWN_FOLDER}/{name}"
+
+    def names(self, folder: str) -> list[str]:
+        path = self._hadoop.Path(self.own(folder))
+        if not self._files.exists(path):
+            return []
+        return [str(status.getPath().getName()) for status in self._files.listStatus(path)]
+
+    def read(self, name: str) -> str | None:
+        path = self._hadoop.Path(self.own(name))
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        except Py4JJavaError as error:
+            raise TargetError(f"{self.own(name)} cannot be read: {reason(error)}") from error
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._hadoop.Path(self.own(name)), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._hadoop.Path(self.own(name)), False)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether Delta refused a commit because of another: nothing of it was committed."""
+    return any(name.startswith(CONFLICTS) for name in _classes(error))
+
+
+def _classes(error: Exception) -> Iterator[str]:
+    """The class of an error of the JVM, and those of its causes."""
+    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        yield str(cause.getClass().getName())
+        cause = cause.getCause()

@@ -1,0 +1,1 @@
+"""A folder of Parquet files as a target."""

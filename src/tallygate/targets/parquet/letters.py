@@ -1,0 +1,77 @@
+"""Dead letters of a folder: found by tasks, kept by the commit of their batch.
+
+A task that decodes does not know which batch it works for, nor whether it is the first to try. It
+leaves what is unfit in a file beside the folder. The commit takes from all these files the letters
+that lie in its own ranges, each once: what a repeated task found again is the same letter.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import Range
+from tallygate.targets.parquet.folder import LETTERS, sync
+
+__all__ = ["FoundLetters", "read_letters", "write_letters"]
+
+
+@dataclass(frozen=True)
+class FoundLetters:
+    """The files in which tasks leave what they find. It travels to the workers."""
+
+    folder: str
+
+    def keep(self, letters: list[Letter]) -> None:
+        """A file gets its name when it is whole, so that a killed task leaves none."""
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = uuid.uuid4().hex
+        partial = folder / f"{name}.partial"
+        partial.write_text("".join(f"{each.text()}\n" for each in letters))
+        partial.rename(folder / f"{name}.jsonl")
+
+    def take(self) -> "Taken":
+        files = tuple(sorted(Path(self.folder).glob("*.jsonl")))
+        return Taken(files, tuple(letter for file in files for letter in _read(file)))
+
+
+@dataclass(frozen=True)
+class Taken:
+    files: tuple[Path, ...]
+    letters: tuple[Letter, ...]
+
+    def within(self, ranges: Iterable[Range]) -> list[Letter]:
+        """The letters of the ranges, each once."""
+        wanted = {each.place: each for each in ranges}
+        found = {}
+        for letter in self.letters:
+            lies = wanted.get((letter.topic, letter.partition))
+            if lies is not None and lies.start <= letter.offset < lies.until:
+                found[letter.at] = letter
+        return [found[key] for key in sorted(found)]
+
+    def forget(self) -> None:
+        """The commit that took them is there: whatever lies outside its ranges was there before."""
+        for file in self.files:
+            file.unlink(missing_ok=True)
+
+
+def write_letters(commit: Path, letters: Iterable[Letter]) -> int:
+    """Put letters into a commit's directory."""
+    lines = [f"{each.text()}\n" for each in letters]
+    if lines:
+        (commit / LETTERS).write_text("".join(lines))
+        sync(commit / LETTERS)
+    return len(lines)
+
+
+def read_letters(commit: Path) -> list[Letter]:
+    """The letters of a commit."""
+    return list(_read(commit / LETTERS)) if (commit / LETTERS).exists() else []
+
+
+def _read(file: Path) -> Iterator[Letter]:
+    with file.open() as lines:
+        yield from map(Letter.read, lines)

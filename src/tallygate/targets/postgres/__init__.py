@@ -1,0 +1,1 @@
+"""A PostgreSQL table as a target."""

@@ -1,0 +1,493 @@
+"""What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
+from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
+from tallygate.core.offsets import Range
+from tallygate.engine.batch import Progress
+from tallygate.engine.rebuild import rebuild
+from tallygate.engine.status import request_stop
+from tallygate.errors import (
+    ConfigError,
+    FencedError,
+    InputError,
+    LedgerError,
+    LostRangeError,
+    QueryError,
+    TargetError,
+)
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetch import fetch
+from tallygate.kafka.read import records_in
+from tallygate.lab.drills.proxy import CommitFault, DatabaseProxy
+from tallygate.targets.postgres.store import PostgresStore
+from tallygate.targets.store import Shape
+
+COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
+
+
+def test_a_replayed_batch_is_skipped(flow: Flow) -> None:
+    flow.send(250)
+    flow.run()
+    flow.forget_last_commit()
+    flow.send(50)
+    flow.run()
+    flow.check()
+
+
+@pytest.mark.parametrize("target", ["table", "topic", "lanes"])
+def test_rows_that_cannot_all_be_computed_are_not_written_in_part(flow: Flow, target: str) -> None:
+    """The transform fails when the task that writes already has blocks of the partition."""
+    many = 45_000
+    flow.send(many, partition=0)
+    given: dict[str, Any] = {"source": Kafka(flow.name, schema=SCHEMA)}
+    if target != "table":
+        flow.topics.create(f"{flow.name}-target", partitions=1)
+        given["sink"] = KafkaSink(f"{flow.name}-target")
+    hint = "/*+ REPARTITION(1) */" if target == "lanes" else ""
+    with pytest.raises(QueryError, match="Division by zero"):
+        flow.run(transform=f"SELECT {hint} id, 1 / (id - 44000) AS x FROM source", **given)
+    flow.run(transform=f"SELECT {hint} id, 1.0D AS x FROM source", **given)
+    if target == "table":
+        flow.check()
+    else:
+        found = records_in(f"{flow.name}-target", flow.stack.cluster.connection)
+        assert sorted(json.loads(each.text)["id"] for each in found) == list(range(many))
+
+
+def test_without_the_ledger_a_replayed_batch_comes_twice(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a plan that believes Spark's batches instead of the ledger repeats one."""
+    from tallygate.targets.postgres.ledger import Claim
+
+    flow.send(250)
+    flow.run()
+    flow.forget_last_commit()
+    believed = "tallygate.targets.postgres.sink.remaining"
+    monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
+    monkeypatch.setattr(Claim, "move", lambda *_: None)
+    flow.run()
+    assert len(flow.rows()) > flow.sent == len(set(flow.rows()))
+
+
+def test_a_lost_checkpoint_goes_on_from_the_ledger(flow: Flow) -> None:
+    flow.send(250)
+    flow.run()
+    shutil.rmtree(flow.checkpoint)
+    flow.send(150)
+    assert "reading goes on from the ledger" in flow.run()
+    flow.check()
+
+
+def test_a_checkpoint_rolled_back_to_an_older_copy(flow: Flow) -> None:
+    flow.send(120)
+    flow.run()
+    with flow.checkpoint_of_now():
+        flow.send(300)
+        flow.run()
+    flow.send(30)
+    flow.run()
+    flow.check()
+
+
+def test_a_checkpoint_copied_to_another_machine(flow: Flow) -> None:
+    flow.send(220)
+    flow.run()
+    shutil.copytree(flow.checkpoint, flow.folder / "copy")
+    flow.send(100)
+    flow.run()
+    flow.send(40)
+    flow.run(checkpoint=str(flow.folder / "copy"))
+    flow.run()
+    flow.check()
+
+
+def test_a_ledger_behind_the_checkpoint(flow: Flow) -> None:
+    """As after the database was restored from a backup, rows and ledger together."""
+    flow.send(100)
+    flow.run()
+    flow.send(100)
+    flow.run()
+    flow.execute("DELETE FROM {table} WHERE _offset >= 20")
+    flow.execute(f"UPDATE tallygate.positions SET next_offset = 20 WHERE pipeline = '{flow.name}'")
+    notes = flow.run()
+    assert any("set aside" in note for note in notes)
+    flow.check()
+
+
+def test_the_same_pipeline_started_twice(flow: Flow) -> None:
+    """The newer run fences the older one, which stops and names it; nothing is there twice."""
+    flow.send(50)
+    failure = flow.run_twice_at_once()
+    assert isinstance(failure, FencedError)
+    assert "run 2 took over on" in str(failure)
+    flow.check()
+
+
+def test_retention_overtook_the_reader(flow: Flow) -> None:
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    flow.retire(1, 45)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    flow.run(accept_loss=True)
+    assert flow.rows() == [*range(30), *range(45, 60)]
+    lost = flow.rows(
+        "SELECT partition, from_offset, until_offset FROM tallygate.lost_ranges "
+        f"WHERE pipeline = '{flow.name}'"
+    )
+    assert lost == [(1, 30, 45)]
+
+
+def test_retention_overtakes_a_batch_that_is_planned(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the planned ranges finds that they are gone; the pipeline says what and how
+    to go on, as it does when it starts."""
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    _before_fetching(monkeypatch, lambda: flow.retire(1, 45))
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    flow.run(accept_loss=True)
+    assert flow.rows() == [*range(30), *range(45, 60)]
+
+
+def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may even have as many records as the old one: they are others."""
+    flow.send(30)
+    flow.run()
+    flow.send(30)
+
+    def anew() -> None:
+        _make_anew(flow)
+        flow.send(10)
+
+    _before_fetching(monkeypatch, anew)
+    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+        flow.run()
+    assert len(flow.rows()) == 30
+
+
+def test_a_topic_is_made_anew_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It soon has more records than the old one, so that the next offsets are there again."""
+    monkeypatch.setattr("tallygate.engine.batch.LOOK_EVERY", 0)
+    flow.send(60, partition=0)
+
+    def anew(progress: Progress) -> None:
+        if progress.batch == 0:
+            _make_anew(flow)
+            flow.send(90, partition=0)
+
+    pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
+    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+        pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=anew)
+    assert flow.rows() == list(range(30))
+
+
+def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Do something between the planning of a batch and its reading, once."""
+    left = [act]
+
+    def acted(
+        ranges: Iterable[Range], connection: Connection, *, headers: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if left:
+            left.pop()()
+        return fetch(ranges, connection, headers=headers)
+
+    monkeypatch.setattr("tallygate.targets.batch_input.fetch", acted)
+
+
+def _make_anew(flow: Flow) -> None:
+    flow.topics.delete([flow.name])
+    flow.topics.create(flow.name, partitions=3)
+
+
+@pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
+def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
+    """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
+    the offsets of a topic that is deleted, but not those of its stand-in on another one."""
+    target = f"{flow.name}-out"
+    Topics(stack.cluster.connection, flow.settings).create(target)
+    away = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
+    sink = Postgres(flow.name) if to == "a table" else away
+    for _ in range(2):
+        flow.send(30)
+        flow.run(sink=sink)
+    _make_anew(flow)
+    flow.send(90)
+    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+        flow.run(sink=sink)
+
+
+def test_what_is_lost_while_a_run_starts_is_not_given_up(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check and the taking over there are seconds."""
+    flow.send(30, partition=1)
+    flow.run()
+    flow.send(30, partition=1)
+    begin = PostgresStore.begin
+
+    def slow(store: PostgresStore, shape: Shape, checkpoint: str) -> None:
+        begin(store, shape, checkpoint)
+        flow.retire(1, 45)
+
+    monkeypatch.setattr(PostgresStore, "begin", slow)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run()
+    assert flow.rows() == list(range(30))
+
+
+def test_dead_letters_of_the_past_do_not_count_for_a_batch(flow: Flow) -> None:
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    flow.send_text(["not JSON"] * 20)
+    flow.run(sink=KafkaSink(target))
+    flow.send(50)
+    flow.run(sink=KafkaSink(target), dead_letters={"share": 0.1})
+    flow.send_text(["not JSON"] * 20)
+    with pytest.raises(InputError, match="20 of 20 records of a batch are dead letters"):
+        flow.run(sink=KafkaSink(target), dead_letters={"share": 0.1})
+
+
+def test_partitions_added_between_two_runs(flow: Flow) -> None:
+    flow.send(30)
+    flow.run()
+    flow.topics.alter(flow.name, partitions=5)
+    flow.send(100, partition=4)
+    flow.send(10, partition=3)
+    flow.run()
+    flow.check()
+
+
+def test_partitions_added_while_running(flow: Flow) -> None:
+    """The run finds them by itself, and reads them from their beginning."""
+    flow.send(30)
+    seen: set[int] = set()
+
+    def grow(progress: Progress) -> None:
+        if not seen:
+            flow.topics.alter(flow.name, partitions=5)
+            flow.send(50, partition=4)
+            flow.send(10, partition=3)
+        seen.update(partition for _, partition in progress.positions)
+        if sum(progress.positions.values()) == 90:
+            request_stop(flow.name, flow.settings)
+
+    flow.pipeline(source=Kafka(flow.name, schema=SCHEMA)).run(
+        settings=flow.settings, spark=flow.spark, told=grow
+    )
+    assert seen == set(range(5))
+    flow.check()
+
+
+def test_a_table_that_was_dropped_is_made_again_and_one_that_was_altered_is_refused(
+    flow: Flow,
+) -> None:
+    flow.send(30)
+    flow.run()
+    flow.execute("ALTER TABLE {table} DROP COLUMN account")
+    flow.execute("ALTER TABLE {table} ALTER id TYPE text")
+    with pytest.raises(TargetError) as caught:
+        flow.run()
+    assert "'id' is text there and bigint here (bigint)" in str(caught.value)
+    assert "it has no column 'account' (text)" in str(caught.value)
+    flow.execute("DROP TABLE {table}")
+    flow.send(10)
+    flow.run()
+    assert flow.rows() == list(range(30, 40)), "what was dropped with the table stays dropped"
+
+
+def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
+    flow.send(50)
+
+    def drop(progress: Progress) -> None:
+        if progress.batch == 0:
+            flow.execute("DROP TABLE {table}")
+            flow.send(20)
+
+    with pytest.raises(
+        TargetError, match="cannot write to .* any more: relation .* does not exist"
+    ):
+        _stop_after(flow, drop)
+
+
+def _stop_after(flow: Flow, told: Callable[[Progress], None]) -> None:
+    flow.pipeline().run(settings=flow.settings, spark=flow.spark, told=told)
+
+
+def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
+    flow.send(300)
+    restarted: list[int] = []
+
+    def restart(progress: Progress) -> None:
+        if not restarted:
+            flow.stack.postgres.process.kill()
+            flow.stack.postgres.start()
+            restarted.append(progress.batch)
+
+    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=restart)
+    assert restarted == [0]
+    flow.check()
+
+
+def test_a_stateful_pipeline_without_its_checkpoint_is_refused_and_can_be_rebuilt(
+    flow: Flow,
+) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    shutil.rmtree(flow.checkpoint)
+    flow.send(10)
+    with pytest.raises(LedgerError, match="is gone. The state is in the checkpoint.*rebuild"):
+        flow.run(transform=COUNTS, sink=sink)
+    pipeline = flow.pipeline(transform=COUNTS, sink=sink)
+    done = rebuild(pipeline, settings=flow.settings, spark=flow.spark)
+    query = "SELECT account, payments FROM {table} ORDER BY 1"
+    assert flow.rows(query) == [(f"a{n}", 22) for n in range(5)]
+    old = flow.rows(f'SELECT sum(payments)::int FROM "{done.before}"')
+    assert old == [100], "the old table is kept"
+    flow.send(40)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows(query) == [(f"a{n}", 30) for n in range(5)]
+
+
+def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    with flow.checkpoint_of_now():
+        flow.send(100)
+        flow.run(transform=COUNTS, sink=sink)
+    flow.run(transform=COUNTS, sink=sink)
+    flow.send(50)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
+        (f"a{n}", 50) for n in range(5)
+    ]
+
+
+def test_closed_windows_are_written_once(flow: Flow) -> None:
+    """Spark would close windows in batches that hold no records; they must neither be lost nor
+    come twice, whichever batch is repeated."""
+    for _ in range(4):
+        flow.send(50)
+        flow.run(transform=windows_of_20)
+        flow.forget_last_commit()
+    found = flow.rows("SELECT start, count FROM {table} ORDER BY 1")
+    expected = [(BEGIN + timedelta(seconds=20 * n), 20) for n in range(len(found))]
+    assert found == expected
+    assert len(found) >= 6
+
+
+def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(100)
+    flow.run(transform=COUNTS, sink=sink)
+    flow.forget_last_commit()
+    flow.send(50)
+    flow.run(transform=COUNTS, sink=sink)
+    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
+        (f"a{n}", 30) for n in range(5)
+    ]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("driver_rows", [20_000, 0], ids=["driver", "partition"])
+def test_a_connection_cut_during_commit(
+    flow: Flow, proxy: DatabaseProxy, lost: CommitFault, driver_rows: int
+) -> None:
+    """Whether the commit arrived is not known; the ledger is asked, and nothing comes twice."""
+    flow.send(300)
+
+    def arm(progress: Progress) -> None:
+        if progress.batch == 0:
+            proxy.armed = lost
+
+    sink = Postgres(flow.name, dsn=proxy.dsn, driver_rows=driver_rows)
+    flow.pipeline(sink=sink).run(
+        until="available", settings=flow.settings, spark=flow.spark, told=arm
+    )
+    assert proxy.cut == 1
+    flow.check()
+
+
+def test_late_records_are_counted_and_not_dropped_unseen(flow: Flow) -> None:
+    """Records of an hour that the watermark has passed are in no result, and that is said."""
+
+    def windows(source: DataFrame) -> DataFrame:
+        hours = f.when(f.col("id") < 100, f.lit(50)).otherwise(f.lit(1))
+        at = f.timestamp_seconds(hours * 3600 + f.col("id"))
+        window = f.window("at", "1 hour").alias("w")
+        timed = source.withColumn("at", at).withWatermark("at", "1 hour")
+        return timed.groupBy(window).count().selectExpr("w.start AS start", "count")
+
+    for count in (100, 1):  # Spark lets in what is late by the newest watermark, not by the last
+        flow.send(count)
+        flow.run(transform=windows)
+    flow.send(70)
+    done = flow.pipeline(transform=windows).run(
+        until="available", settings=flow.settings, spark=flow.spark
+    )
+    assert done.late == 1, "one row for each late group: Spark sums up before it looks"
+
+
+def test_shuffle_partitions_of_a_pipeline_with_state_cannot_change(flow: Flow) -> None:
+    sink = Postgres(flow.name, mode="upsert", key="account")
+    flow.send(10)
+    flow.run(transform=COUNTS, sink=sink)
+    flow.settings = flow.settings.with_flags({"spark.conf.spark.sql.shuffle.partitions": "7"})
+    flow.send(10)
+    with pytest.raises(
+        ConfigError, match="2 shuffle partitions .* says 7. Set it back, or rebuild"
+    ):
+        flow.run(transform=COUNTS, sink=sink)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_folder_of_a_pipeline_with_state_is_rebuilt(flow: Flow, kind: str) -> None:
+    """Dedup keeps state: without its checkpoint it is refused, and a rebuild gives each id once."""
+    folder = flow.folder / "rows"
+    steps = [
+        {"name": "timed", "sql": "SELECT id, _timestamp AS at FROM source"},
+        {"watermark": {"at": "1 hour"}},
+        {"dedup": ["id"]},
+    ]
+    given = {"transform": steps, "sink": {kind: str(folder)}}
+    flow.send(50)
+    flow.run(**given)
+    shutil.rmtree(flow.checkpoint)
+    flow.send_text(['{"id": 3}', '{"id": 4}'])
+    flow.send(20)
+    with pytest.raises(LedgerError, match="of a pipeline with state is gone.*rebuild"):
+        flow.run(**given)
+    done = rebuild(flow.pipeline(**given), settings=flow.settings, spark=flow.spark)
+    assert _ids(flow, kind, folder) == list(range(70))
+    assert _ids(flow, kind, Path(str(done.before))) == list(range(50))
+    flow.send_text(['{"id": 5}'])
+    flow.send(10)
+    flow.run(**given)
+    assert _ids(flow, kind, folder) == list(range(80))
+
+
+def _ids(flow: Flow, kind: str, folder: Path) -> list[int]:
+    frame = flow.spark.read.format(kind).load(str(folder))
+    return sorted(row.id for row in frame.select("id").collect())

@@ -1,0 +1,80 @@
+"""Pipelines into topics: by partition and in lanes, on the same cluster and on another."""
+
+import json
+import shutil
+
+import pytest
+
+from fixtures.flows import Flow
+from tallygate import KafkaSink, Stack, Topics
+from tallygate.errors import LedgerError, LostRangeError
+from tallygate.kafka.read import records_in
+from tallygate.lab.drills.workload import ids_in
+
+LANES = "SELECT /*+ REPARTITION(2) */ id, account FROM source"
+
+
+@pytest.mark.parametrize("plan", ["narrow", "shuffled"])
+def test_a_kafka_sink_on_the_same_cluster(flow: Flow, plan: str) -> None:
+    target = f"{flow.name}-out"
+    flow.topics.create(target, partitions=2)
+    hint = "" if plan == "narrow" else "/*+ REPARTITION(2) */"
+    transform = f"SELECT {hint} id, account FROM source WHERE id % 2 = 0"
+    for _ in range(2):
+        flow.send(120)
+        flow.run(sink=KafkaSink(target, key="account"), transform=transform)
+    records = records_in(target, flow.stack.cluster.connection)
+    found = sorted(json.loads(record.value or b"")["id"] for record in records)
+    assert found == list(range(0, 240, 2))
+    assert {record.key for record in records} == {f"a{n}".encode() for n in range(5)}
+    traced = {name for record in records for name, _ in record.headers}
+    assert traced == ({"tallygate.source"} if plan == "narrow" else set())
+
+
+def test_the_lag_of_a_table_is_not_the_ledger_of_a_topic(flow: Flow) -> None:
+    """A pipeline into a table shows its lag as the group that is the ledger of one into a topic."""
+    flow.send(100)
+    flow.run()
+    target = f"{flow.name}.out"
+    flow.topics.create(target, partitions=2)
+    flow.run(sink=KafkaSink(target), checkpoint=str(flow.folder / "other"))
+    found = records_in(target, flow.stack.cluster.connection)
+    assert len(found) == 100, "from the beginning, not from where the table is"
+
+
+def test_a_topics_pipeline_cannot_change_its_way(flow: Flow) -> None:
+    """By partition and in lanes the ledger is kept differently; neither can read the other's."""
+    flow.topics.create(f"{flow.name}-out")
+    flow.send(20)
+    sink = KafkaSink(f"{flow.name}-out")
+    flow.run(sink=sink)
+    flow.send(20)
+    with pytest.raises(LedgerError, match="was written by partition so far and would be lanes"):
+        flow.run(sink=sink, transform=LANES)
+
+
+@pytest.mark.parametrize("transform", [None, LANES], ids=["narrow", "lanes"])
+def test_retention_overtook_a_kafka_pipeline(flow: Flow, transform: str | None) -> None:
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    flow.send(30, partition=1)
+    flow.run(sink=KafkaSink(target), transform=transform)
+    flow.send(30, partition=1)
+    flow.retire(1, 45)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\)"):
+        flow.run(sink=KafkaSink(target), transform=transform)
+    flow.run(sink=KafkaSink(target), transform=transform, accept_loss=True)
+    assert len(records_in(target, flow.stack.cluster.connection)) == 45
+
+
+def test_a_kafka_sink_on_another_cluster(flow: Flow, stack: Stack) -> None:
+    """The offsets are kept there, for a stand-in topic; a lost checkpoint goes on from them."""
+    away = Topics(stack.cluster.connection, flow.settings)
+    target = f"{flow.name}-away"
+    away.create(target, partitions=2)
+    sink = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
+    for _ in range(2):
+        flow.send(120)
+        flow.run(sink=sink)
+        shutil.rmtree(flow.checkpoint)
+    assert sorted(ids_in(target, stack.cluster.connection)) == list(range(240))

@@ -1,0 +1,213 @@
+"""A folder of commits: one rename each, one writer at a time. No server is needed."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fixtures.readers import Watcher, rows_of
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import MovedError, Range
+from tallygate.core.runs import Run
+from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
+from tallygate.targets.parquet.entry import Entry
+from tallygate.targets.parquet.folder import LEDGER, Folder
+from tallygate.targets.parquet.ledger import FolderLedger
+from tallygate.targets.parquet.letters import FoundLetters, read_letters, write_letters
+from tallygate.waiting import wait_until
+
+COLUMNS = (("id", "int64"),)
+
+
+def _opened(path: Path) -> FolderLedger:
+    folder = Folder.at(str(path))
+    folder.prepare()
+    return FolderLedger(folder, "payments")
+
+
+def _begun(path: Path) -> FolderLedger:
+    ledger = _opened(path)
+    ledger.begin(COLUMNS)
+    return ledger
+
+
+def _filled(ledger: FolderLedger, numbers: range, files: int = 2) -> Path:
+    staged = ledger.fresh()
+    for index in range(files):
+        pq.write_table(
+            pa.table({"id": list(numbers[index::files])}), staged / f"part-{index}.parquet"
+        )
+    return staged
+
+
+def _append(ledger: FolderLedger, until: int, files: int = 2) -> Entry:
+    before = ledger.current()
+    at = before.positions.get(("t", 0), 0)
+    ranges = (Range("t", 0, at, until),)
+    return ledger.commit(
+        before,
+        _filled(ledger, range(at, until), files),
+        batch=before.number,
+        ranges=ranges,
+        rows=until - at,
+        **before.moved(ranges),
+    )
+
+
+def test_an_entry_is_read_as_it_was_written() -> None:
+    entry = Entry("p").next(
+        Run.mine(3),
+        batch=7,
+        ranges=(Range("t", 1, 5, 9),),
+        rows=4,
+        positions={("t", 1): 9, ("source:0", 0): 2},
+        first={("t", 1): 5},
+        lost=(Range("t", 1, 0, 5),),
+        columns=COLUMNS,
+        topic_ids={"t": "x"},
+        checkpoint_id="c",
+    )
+    assert Entry.read(entry.text()) == entry
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs:/x", "http://host/x"])
+def test_only_folders_of_this_machine(path: str) -> None:
+    with pytest.raises(ConfigError, match="no folder of this machine"):
+        Folder.at(path)
+
+
+def test_a_folder_as_a_url_is_the_same_folder(tmp_path: Path) -> None:
+    wanted = (tmp_path / "a b").resolve()
+    assert Folder.at(f"file://{tmp_path}/a%20b").path == wanted
+    assert Folder.at(f"file:{tmp_path}/a%20b").path == wanted
+    assert Folder.at(f"{tmp_path}/a b").path == wanted
+
+
+def test_a_folder_with_files_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(TargetError, match="holds 'other.parquet'"):
+        Folder.at(str(tmp_path)).prepare()
+
+
+def test_positions_go_on_from_entry_to_entry(tmp_path: Path) -> None:
+    ledger = _begun(tmp_path / "rows")
+    _append(ledger, 10)
+    _append(ledger, 25)
+    newest = _opened(tmp_path / "rows").newest()
+    assert newest is not None
+    assert (newest.number, newest.run.epoch, newest.rows) == (3, 1, 15)
+    assert (newest.positions, newest.first) == ({("t", 0): 25}, {("t", 0): 0})
+    assert [entry.rows for entry in ledger.folder.entries()] == [0, 10, 15]
+    assert rows_of(tmp_path / "rows", "id") == list(range(25))
+
+
+def test_of_two_commits_with_one_number_only_one_appears(tmp_path: Path) -> None:
+    ledger = _begun(tmp_path / "rows")
+    before = ledger.current()
+    other = FolderLedger(ledger.folder, "payments")
+    other.run = ledger.run
+    other.commit(before, _filled(other, range(5)), rows=5)
+    with pytest.raises(MovedError):
+        ledger.commit(before, _filled(ledger, range(5)), rows=5)
+    assert rows_of(tmp_path / "rows", "id") == list(range(5))
+
+
+def test_a_rename_that_was_done_and_not_answered_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = _begun(tmp_path / "rows")
+    rename = Path.rename
+
+    def unanswered(self: Path, target: Path) -> Path:
+        rename(self, target)
+        raise TimeoutError("the file server does not answer")
+
+    monkeypatch.setattr(Path, "rename", unanswered)
+    assert _append(ledger, 10).number == 2
+    monkeypatch.undo()
+    _append(ledger, 20)
+    assert rows_of(tmp_path / "rows", "id") == list(range(20))
+
+
+def test_an_older_run_is_fenced_whenever_it_had_read_the_ledger(tmp_path: Path) -> None:
+    older = _begun(tmp_path / "rows")
+    _append(older, 10)
+    before, staged = older.current(), _filled(older, range(10, 20))
+    newer = _begun(tmp_path / "rows")
+    with pytest.raises((MovedError, FileNotFoundError)):
+        older.commit(before, staged, rows=10)
+    with pytest.raises(FencedError, match=r"run 1 of pipeline 'payments' .* run 2 took over on"):
+        older.current()
+    _append(newer, 20)
+    assert rows_of(tmp_path / "rows", "id") == list(range(20))
+
+
+def test_a_run_never_sweeps_what_a_newer_one_stages(tmp_path: Path) -> None:
+    older, newer = _begun(tmp_path / "rows"), _begun(tmp_path / "rows")
+    staged = _filled(newer, range(10))
+    older.folder.sweep(older.run.epoch)
+    assert len(list(staged.iterdir())) == 2
+    assert not older.staging.exists()
+
+
+def test_a_folder_that_is_gone_is_not_begun_anew_in_mid_run(tmp_path: Path) -> None:
+    ledger = _begun(tmp_path / "rows")
+    shutil.rmtree(tmp_path / "rows")
+    with pytest.raises(LedgerError, match="somebody removed it"):
+        ledger.current()
+
+
+def test_an_entry_that_is_damaged_is_named(tmp_path: Path) -> None:
+    ledger = _begun(tmp_path / "rows")
+    (ledger.folder.commit(1) / LEDGER).write_text("{")
+    with pytest.raises(LedgerError, match=r"_ledger.json cannot be read"):
+        _opened(tmp_path / "rows").newest()
+
+
+def test_letters_of_a_repeated_task_count_once(tmp_path: Path) -> None:
+    found = FoundLetters(str(tmp_path / "letters"))
+    bad = Letter("t", 0, 5, "no JSON", b"k", b"\xff\x00", 1)
+    text = Letter("t", 0, 6, "no JSON", None, "é".encode())
+    found.keep([bad, text])
+    found.keep([bad, replace(bad, offset=11), replace(bad, partition=1)])
+    taken = found.take()
+    assert taken.within([Range("t", 0, 0, 10)]) == [bad, text]
+    assert write_letters(tmp_path, taken.within([Range("t", 0, 0, 10)])) == 2
+    assert read_letters(tmp_path) == [bad, text]
+    taken.forget()
+    assert found.take().letters == ()
+
+
+def test_a_reader_never_sees_a_part_of_a_commit(tmp_path: Path) -> None:
+    with Watcher(tmp_path / "rows") as watcher:
+        ledger = _begun(tmp_path / "rows")
+        for until in range(10, 1010, 10):
+            _append(ledger, until, files=5)
+    assert not watcher.wrong
+    assert len(watcher.sizes) > 3
+
+
+def test_the_watcher_sees_a_part_of_a_commit_and_a_commit_that_came_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: files that are moved one by one, then a ledger that is not compared."""
+
+    def piecemeal(self: Folder, staged: Path, entry: Entry) -> None:
+        self.commit(entry.number).mkdir()
+        for number, path in enumerate(sorted(staged.iterdir())):
+            path.rename(self.commit(entry.number) / path.name)
+            if number == 10:
+                wait_until(lambda: watcher.wrong, 30, "a part was there, and nobody saw it")
+
+    ledger = _begun(tmp_path / "rows")
+    with Watcher(tmp_path / "rows") as watcher, monkeypatch.context() as patched:
+        patched.setattr(Folder, "publish", piecemeal)
+        _append(ledger, 100, files=20)
+    assert any("of 100 rows" in each for each in watcher.wrong)
+    with Watcher(tmp_path / "rows") as watcher:
+        ledger.commit(ledger.current(), _filled(ledger, range(100)), rows=100)
+        wait_until(lambda: watcher.wrong, 30, "rows came twice, and nobody saw it")
+    assert "100 ids are there twice" in watcher.wrong
