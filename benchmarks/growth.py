@@ -29,8 +29,9 @@ def lengthen_history(stage: Stage) -> None:
         one = connection.execute("SELECT pipeline FROM tallygate.batches LIMIT 1").fetchone()
         assert one is not None, "no pipeline has run yet"
         connection.execute(
-            "INSERT INTO tallygate.batches (pipeline, epoch, batch_id, way, ranges, rows, seconds) "
-            "SELECT pipeline, epoch, batch_id + n, way, ranges, rows, seconds FROM "
+            "INSERT INTO tallygate.batches "
+            "(pipeline, epoch, batch_id, strategy, ranges, rows, seconds) "
+            "SELECT pipeline, epoch, batch_id + n, strategy, ranges, rows, seconds FROM "
             "(SELECT * FROM tallygate.batches WHERE pipeline = %s ORDER BY number DESC LIMIT 1) b, "
             "generate_series(1, %s) n",
             (one[0], HISTORY),

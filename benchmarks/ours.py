@@ -7,8 +7,8 @@ from collections.abc import Callable
 from benchmarks.course import Course
 from benchmarks.spark import WINDOWS
 from benchmarks.stage import SCHEMA, Stage
-from tallygate.engine.batch import Progress
 from tallygate.engine.pipeline import Pipeline
+from tallygate.engine.progress import Progress
 from tallygate.spec import Kafka, KafkaSink, Parquet, Postgres
 
 __all__ = ["append", "into_files", "pass_on", "run", "staged", "windows", "with_sql"]

@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures.lakes",
     "fixtures.proxy",
     "fixtures.executors",
+    "fixtures.installed",
 ]
 
 # Other tests and the servers may have the machine to themselves for a while: that is no finding.

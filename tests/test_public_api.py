@@ -1,6 +1,7 @@
 """What is exported, what is documented, and which way imports go."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ FORBIDDEN = {
 """What packages do not import although it comes before them."""
 
 
+@functools.cache
 def _modules() -> dict[str, Path]:
     found = {}
     for path in SOURCE.rglob("*.py"):
@@ -68,8 +70,11 @@ def _imports(path: Path) -> set[str]:
 
 def test_the_exported_names() -> None:
     assert set(tallygate.__all__) == {
+        "Anomaly",
+        "AuditResult",
         "Cluster",
         "Connection",
+        "DeadLetter",
         "DeadLetters",
         "Dedup",
         "Delta",
@@ -79,16 +84,25 @@ def test_the_exported_names() -> None:
         "Output",
         "Parquet",
         "Pipeline",
+        "PipelineStatus",
         "Postgres",
         "Producer",
+        "Rebuilt",
         "Record",
         "Retry",
         "Settings",
         "Stack",
         "TallygateError",
         "Topics",
+        "Trace",
+        "Verdict",
+        "audit",
         "consume",
+        "dead_letters",
+        "rebuild",
         "session",
+        "status",
+        "trace",
         "write_stream",
     }
     for name in tallygate.__all__:
@@ -96,6 +110,11 @@ def test_the_exported_names() -> None:
     assert set(tallygate.__all__) <= set(dir(tallygate))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         tallygate.nonsense  # noqa: B018
+
+
+def test_no_module_hides_what_is_exported() -> None:
+    """An import of `tallygate.audit` as a module would put it in the place of the function."""
+    assert not set(tallygate.__all__) & {name.partition(".")[0] for name in _modules()}
 
 
 def test_what_is_exported_is_documented() -> None:

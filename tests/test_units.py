@@ -1,7 +1,9 @@
+from datetime import UTC, datetime
+
 import pytest
 
 from tallygate.errors import ConfigError
-from tallygate.units import duration_ms, human_size, interval_ms, size_bytes
+from tallygate.units import duration_ms, human_size, interval_ms, moment, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,11 @@ def test_human_sizes() -> None:
         "1.5 KiB",
         "5.0 TiB",
     ]
+
+
+def test_a_time_that_no_date_can_be_is_none() -> None:
+    """Kafka takes any number for a record's time, as nanoseconds by mistake."""
+    assert moment(1_767_225_600_000) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert moment(-1) is not None
+    assert moment(1_767_225_600_000_000_000) is None
+    assert moment(10**30) is None

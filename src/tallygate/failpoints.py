@@ -5,6 +5,10 @@ The variable TALLYGATE_FAIL_AT arms one, as `rows-written@3`: the first time tha
 workers are killed as by `kill -9`. Nothing is caught and nothing is flushed: this is what a power
 cut looks like. Without the variable a step is one comparison.
 
+What kills is a part of the lab (see `lab.killing`). Where the lab is not installed the variable
+does nothing: the run goes on, and says so as an error in the log. An environment variable alone
+must never end a pipeline in production.
+
     batch-started     Spark has logged the batch's offsets; nothing is read
     batch-planned     the ledger was asked what is left to do
     rows-begun        the first rows were handed to the store
@@ -23,15 +27,14 @@ speculation is on. Executors must be told by `spark.executorEnv.TALLYGATE_FAIL_A
 TALLYGATE_FAILED that is made when it has happened.
 """
 
-import contextlib
+import importlib
+import logging
 import os
-import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    import psutil
+from tallygate.extras import has_extra
 
 __all__ = ["DRIVER", "POINTS", "mark_driver", "reach"]
 
@@ -46,11 +49,12 @@ POINTS = (
     "committed",
     "batch-committed",
 )
-ARMED = os.environ.get("TALLYGATE_FAIL_AT")
+ASKED = os.environ.get("TALLYGATE_FAIL_AT")
+ARMED = ASKED if ASKED is not None and has_extra("lab") else None
 FAILED = os.environ.get("TALLYGATE_FAILED", "")
 DRIVER = "TALLYGATE_DRIVER_PID"
+KILLER = "tallygate.lab.killing"
 COMMIT_TAKES = 0.002
-STALL = 30.0
 
 
 def reach(point: str, batch: int) -> None:
@@ -61,7 +65,7 @@ def reach(point: str, batch: int) -> None:
     if step not in (f"{point}@{batch}", f"{point}@*"):
         return
     if fault:
-        _fail_task(fault)
+        _killer().fail_task(fault, FAILED)
     elif point == "commit-sent":
         threading.Thread(target=_die_soon, daemon=True).start()
     else:
@@ -69,26 +73,14 @@ def reach(point: str, batch: int) -> None:
 
 
 def mark_driver() -> None:
-    """Tell the workers that will be forked whom to kill."""
+    """Tell the workers that will be forked whom to kill; or say that nobody will be."""
     if ARMED is not None:
         os.environ[DRIVER] = str(os.getpid())
-
-
-def _fail_task(fault: str) -> None:
-    """The worker was forked by a daemon, and the daemon was started by the executor."""
-    import psutil
-    from pyspark import TaskContext
-
-    if TaskContext.get() is None:
-        return
-    try:
-        os.close(os.open(FAILED, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    if fault == "executor":
-        _kill(psutil.Process().parents()[1])
-    else:
-        time.sleep(STALL)
+    elif ASKED is not None:
+        logging.getLogger("tallygate").error(
+            "TALLYGATE_FAIL_AT is set and does nothing: failure points belong to the lab, which is "
+            "not installed here; unset it, or `pip install 'tallygate[lab]'`."
+        )
 
 
 def _die_soon() -> None:
@@ -97,16 +89,8 @@ def _die_soon() -> None:
 
 
 def _die() -> None:
-    import psutil
-
-    _kill(psutil.Process(int(os.environ[DRIVER])))
+    _killer().die(int(os.environ[DRIVER]))
 
 
-def _kill(process: "psutil.Process") -> None:
-    """With all that it started; whoever does this comes last, or it would not get to the rest."""
-    import psutil
-
-    family = [process, *process.children(recursive=True)]
-    for each in sorted(family, key=lambda each: each.pid == os.getpid()):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.send_signal(signal.SIGKILL)
+def _killer() -> Any:
+    return importlib.import_module(KILLER)

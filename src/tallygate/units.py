@@ -1,11 +1,11 @@
 """Durations, sizes and times as people write them, and back."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tallygate.errors import ConfigError
 
-__all__ = ["duration_ms", "human_size", "interval_ms", "size_bytes", "time_ms"]
+__all__ = ["duration_ms", "human_size", "interval_ms", "moment", "size_bytes", "time_ms"]
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAMES = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
@@ -64,3 +64,12 @@ def time_ms(text: str) -> int:
     except ValueError:
         raise ConfigError(f"{text!r} is no time: write 2026-01-31T12:00:00Z.") from None
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def moment(ms: float) -> datetime | None:
+    """Milliseconds since 1970 as a time. None if no date is that far away: Kafka takes any number
+    for a record's time."""
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None

@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from fixtures.flows import SCHEMA, Flow
 from tallygate import Postgres
 from tallygate.auditing import coordinates
 from tallygate.auditing.digests import Digests, digests
-from tallygate.auditing.scope import Sample
 from tallygate.auditing.verdict import Verdict
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.errors import ConfigError, LedgerError
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
@@ -221,11 +221,11 @@ def test_what_retention_removed_is_unknown_and_the_rest_is_checked(flow: Flow) -
 def test_only_records_since_a_time_are_looked_at(flow: Flow) -> None:
     flow.send(20, partition=0)
     time.sleep(0.01)
-    since = int(time.time() * 1000)
+    since = datetime.now(UTC)
     flow.send(30, partition=0)
     flow.run()
     flow.execute("DELETE FROM {table} WHERE id IN (3, 40)")
-    found = audited(flow, since_ms=since)
+    found = audited(flow, since=since)
     assert (found.records, found.rows, counts(found)) == (30, 29, {"missing": 1})
     assert found.checked == {f"{flow.name}/0": [[20, 50]]}
     assert found.scope.startswith("records since 20")
@@ -234,11 +234,11 @@ def test_only_records_since_a_time_are_looked_at(flow: Flow) -> None:
 def test_a_sample_says_how_sure_it_is(flow: Flow) -> None:
     flow.send(2000, partition=0)
     flow.run()
-    found = audited(flow, sample=Sample(records=500))
+    found = audited(flow, sample=500)
     assert (found.verdict, found.records, found.rows) == (Verdict.VALID, 500, 500)
     assert "500 records in 10 windows, of 2,000 offsets" in found.scope
     flow.execute("UPDATE {table} SET account = 'x'")
-    assert counts(audited(flow, sample=Sample(share=0.1))) == {"different": 200}
+    assert counts(audited(flow, sample="10%")) == {"different": 200}
 
 
 def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
@@ -246,7 +246,7 @@ def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
     flow.send(10)
     flow.run(**fields)
     with pytest.raises(ConfigError, match="can be checked in part"):
-        audited(flow, sample=Sample(records=5), **fields)
+        audited(flow, sample=5, **fields)
 
 
 def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:

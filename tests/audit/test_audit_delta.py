@@ -23,11 +23,12 @@ def _change(lake: Lake, *statements: str) -> None:
 def _ledger(lake: Lake, by: int) -> Iterator[None]:
     """With a ledger that somebody has changed."""
     entry = lake.entry()
-    file = Path(lake.path, "_tallygate", lake.flow.name, entry.name)
+    name = f"{entry.number:020}-{entry.state.run.id}.json"
+    file = Path(lake.path, "_tallygate", lake.flow.name, name)
     kept = file.read_text()
     fields = json.loads(kept)
-    for place in fields["positions"]:
-        place[2] += by if place[1] == 0 else 0
+    for position in fields["state"]["positions"]:
+        position[2] += by if position[1] == 0 else 0
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     file.write_text(json.dumps(fields))
     yield

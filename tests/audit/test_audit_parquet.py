@@ -43,8 +43,8 @@ def _rewrite(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[st
 def _change_ledger(folder: Path, by: int, place: str) -> None:
     newest = Folder(folder).commit(Folder(folder).numbers()[-1]) / LEDGER
     entry = json.loads(newest.read_text())
-    (topic,) = entry["positions"]
-    entry["positions"][topic][place] += by
+    for position in entry["state"]["positions"]:
+        position[2] += by if str(position[1]) == place else 0
     newest.write_text(json.dumps(entry))
 
 

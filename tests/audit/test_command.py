@@ -1,19 +1,10 @@
-"""What the command prints, and how it ends."""
+"""How a check ends that could not be finished."""
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tallygate.auditing.verdict import Report
-from tallygate.cli.audit import CrashedError, _crashes_told, _show
+from tallygate.cli.audit import CrashedError, _crashes_told
 from tallygate.errors import LedgerError
-
-
-def test_columns_that_were_not_compared_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report("p", "t", 1, 1, 0, 0, not_compared=("tags", "place"))
-    assert report.verdict.exit_code == 0
-    assert report.as_dict()["not_compared"] == ("tags", "place")
-    _show(report)
-    assert "  not compared: tags, place\n" in capsys.readouterr().out
 
 
 def test_a_check_that_crashed_has_neither_passed_nor_failed(spark: SparkSession) -> None:

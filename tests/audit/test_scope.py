@@ -2,12 +2,12 @@
 
 import itertools
 import random
-import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tallygate.auditing.records import rounds
-from tallygate.auditing.scope import Sample, begin_ms, sureness, windows
+from tallygate.auditing.scope import Sample, since_time, sureness, windows
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
 
@@ -40,16 +40,24 @@ def test_a_sample_of_all_is_all() -> None:
 def test_a_sample_is_a_number_or_a_share() -> None:
     assert Sample.parse("10000") == Sample(records=10_000)
     assert Sample.parse("0.5%") == Sample(share=0.005)
+    assert Sample.parse(10_000) == Sample(records=10_000)
+    with pytest.raises(ConfigError, match="is no sample"):
+        Sample.parse(-1)
     for text in ("", "0", "101%", "0.5", "many"):
         with pytest.raises(ConfigError, match="is no sample"):
             Sample.parse(text)
 
 
 def test_since_is_a_time_or_a_duration() -> None:
-    assert begin_ms("2026-01-01T00:00:00Z") == 1_767_225_600_000
-    assert abs(begin_ms("2h") - (time.time() - 7200) * 1000) < 5000
-    with pytest.raises(ConfigError, match="is no time"):
-        begin_ms("yesterday")
+    new_year = datetime(2026, 1, 1, tzinfo=UTC)
+    for given in ("2026-01-01T00:00:00Z", "1767225600000", new_year, datetime(2026, 1, 1)):
+        assert since_time(given) == new_year
+    two_hours = timedelta(hours=2)
+    for ago in ("2h", two_hours):
+        assert abs(datetime.now(UTC) - two_hours - since_time(ago)) < timedelta(seconds=5)
+    for wrong in ("yesterday", "1e9", "9" * 20, "999999999d", timedelta(days=999_999)):
+        with pytest.raises(ConfigError, match="is no time"):
+            since_time(wrong)
 
 
 def test_a_sample_says_how_sure_it_is() -> None:

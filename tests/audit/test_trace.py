@@ -6,19 +6,59 @@ import pytest
 
 from fixtures.audits import abort
 from fixtures.flows import Flow
-from tallygate import Delta, KafkaSink, Parquet, Postgres, Producer
-from tallygate.auditing.trace import Trace, trace_record, trace_rows
+from tallygate import Delta, Kafka, KafkaSink, Parquet, Pipeline, Postgres, Producer
+from tallygate.auditing.ledger_snapshot import Commit
+from tallygate.auditing.trace import Trace, _coordinates, trace
 from tallygate.errors import ConfigError
+
+TWO = Pipeline(name="p", source=Kafka(["a", "b"], schema="id long"), sink=Postgres("p"))
+
+
+def test_a_record_is_named_by_its_coordinates() -> None:
+    one = TWO.model_copy(update={"source": Kafka("a/b", schema="id long")})
+    for at in ("a/b/2@17", "2@17", ("a/b", 2, 17), (2, 17)):
+        assert _coordinates(at, one) == ("a/b", 2, 17)
+    assert _coordinates("b/0@1", TWO) == ("b", 0, 1)
+
+
+def test_what_names_no_record_is_refused_before_anything_starts() -> None:
+    for at in ("a", "a/1", "a@1", "/1@1", "1@-1", ""):
+        with pytest.raises(ConfigError, match="write topic/partition@offset"):
+            trace(TWO, at)
+    with pytest.raises(ConfigError, match="no record is at partition 0, offset -1"):
+        trace(TWO, ("a", 0, -1))
+    with pytest.raises(ConfigError, match="reads 2 topics by name; say of which one"):
+        trace(TWO, "0@1")
+    with pytest.raises(ConfigError, match="either a record by its coordinates, or rows"):
+        trace(TWO)
+    with pytest.raises(ConfigError, match="either a record by its coordinates, or rows"):
+        trace(TWO, "a/0@1", where="true")
+
+
+def test_a_trace_is_true_if_it_is_right_and_tells_its_story() -> None:
+    commit = Commit(12, 3, 11, (), at="2026-01-31 12:00:01+00")
+    letter = Trace("t", 2, 17, "dead letter", "k", "v", "now", commit, cause="why")
+    assert letter
+    assert str(letter).splitlines() == [
+        "t/2@17: dead letter",
+        "  record: now, key k, value v",
+        "  commit: 12 by run 3, batch 11, 2026-01-31 12:00:01+00",
+        "  cause: why",
+    ]
+    wrong = Trace("t", 2, 17, "different", rows=({"id": 1},), expected=({"id": 2},))
+    assert not wrong
+    assert str(wrong).splitlines()[1:] == ['  row: {"id": 1}', '  should be: {"id": 2}']
 
 
 def _followed(flow: Flow, offset: int, **fields: Any) -> Trace:
-    at = flow.name, 0, offset
-    return trace_record(flow.pipeline(**fields), at, settings=flow.settings, spark=flow.spark)
+    pipeline = flow.pipeline(**fields)
+    (found,) = trace(pipeline, (0, offset), settings=flow.settings, spark=flow.spark)
+    return found
 
 
 def _back(flow: Flow, where: str, **fields: Any) -> list[int]:
     pipeline = flow.pipeline(**fields)
-    found = trace_rows(pipeline, where, settings=flow.settings, spark=flow.spark)
+    found = trace(pipeline, where=where, settings=flow.settings, spark=flow.spark)
     return [each.offset for each in found]
 
 
@@ -71,7 +111,7 @@ def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
     dead = _followed(flow, 3, **fields)
     assert dead.became == "dead letter"
     assert dead.cause
-    with pytest.raises(ConfigError, match="--where 'nonsense = 1'"):
+    with pytest.raises(ConfigError, match="where 'nonsense = 1'"):
         _back(flow, "nonsense = 1")
 
 

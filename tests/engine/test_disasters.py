@@ -14,8 +14,9 @@ from pyspark.sql import functions as f
 
 from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
 from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
+from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.engine.rebuild import rebuild
 from tallygate.engine.status import request_stop
 from tallygate.errors import (
@@ -31,8 +32,8 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
 from tallygate.kafka.read import records_in
 from tallygate.lab.drills.proxy import CommitFault, DatabaseProxy
-from tallygate.targets.postgres.store import PostgresStore
-from tallygate.targets.store import Shape
+from tallygate.targets.base import RowShape
+from tallygate.targets.postgres.target import PostgresTarget
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 
@@ -70,14 +71,13 @@ def test_without_the_ledger_a_replayed_batch_comes_twice(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin: a plan that believes Spark's batches instead of the ledger repeats one."""
-    from tallygate.targets.postgres.ledger import Claim
-
     flow.send(250)
     flow.run()
     flow.forget_last_commit()
-    believed = "tallygate.targets.postgres.sink.remaining"
+    believed = "tallygate.engine.batch.remaining"
     monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
-    monkeypatch.setattr(Claim, "move", lambda *_: None)
+    monkeypatch.setattr("tallygate.targets.postgres.rows.move", lambda *_: None)
+    monkeypatch.setattr("tallygate.targets.postgres.write.move", lambda *_: None)
     flow.run()
     assert len(flow.rows()) > flow.sent == len(set(flow.rows()))
 
@@ -244,13 +244,14 @@ def test_what_is_lost_while_a_run_starts_is_not_given_up(
     flow.send(30, partition=1)
     flow.run()
     flow.send(30, partition=1)
-    begin = PostgresStore.begin
+    take_over = PostgresTarget.take_over
 
-    def slow(store: PostgresStore, shape: Shape, checkpoint: str) -> None:
-        begin(store, shape, checkpoint)
+    def slow(target: PostgresTarget, shape: RowShape, checkpoint: str) -> Claim:
+        claim = take_over(target, shape, checkpoint)
         flow.retire(1, 45)
+        return claim
 
-    monkeypatch.setattr(PostgresStore, "begin", slow)
+    monkeypatch.setattr(PostgresTarget, "take_over", slow)
     with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
         flow.run()
     assert flow.rows() == list(range(30))

@@ -17,7 +17,7 @@ from tallygate.errors import LedgerError
 from tallygate.kafka import clients
 from tallygate.lab.drills.workload import ids_in
 from tallygate.settings import Settings
-from tallygate.targets.kafka import store
+from tallygate.targets.kafka import target as kafka_target
 from tallygate.waiting import wait_until
 
 FORGETS = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
@@ -41,7 +41,7 @@ def test_idle_partitions_are_not_forgotten(
     """Once with a renewal, and the twin without one: it finds its ledger gone and stops, and
     without its checkpoint its idle partition comes twice."""
     renewed = renewed_every < 60
-    monkeypatch.setattr(store, "RENEWED_EVERY", renewed_every)
+    monkeypatch.setattr(kafka_target, "RENEWED_EVERY", renewed_every)
     flow = Flow(f"forgetting_{renewed_every}", forgetful, spark, tmp_path)
     target = f"{flow.name}-out"
     flow.topics.create(target)

@@ -81,7 +81,7 @@ def _appended_rows_survive(
         killed(name, topic, sink, **fields).through(POINTS)
         rows = _rows(small_stack, f"SELECT id, account, amount, _topic, _partition FROM {name}")
         assert sorted(rows) == [(n, f"a{n % 7}", n / 4, topic, n % 3) for n in GOOD]
-        used = f"SELECT DISTINCT way FROM tallygate.batches WHERE pipeline = '{name}'"
+        used = f"SELECT DISTINCT strategy FROM tallygate.batches WHERE pipeline = '{name}'"
         assert _rows(small_stack, used) == [(way,)]
         _check_letters(small_stack, name)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.flows import Flow
 from tallygate import Postgres
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.engine.rebuild import rebuild
 from tallygate.errors import TallygateError
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, write_stream
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.engine.run import BEAT_EVERY
 from tallygate.errors import ConfigError
 from tallygate.kafka import clients

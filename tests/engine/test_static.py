@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from fixtures.flows import Flow
+from tallygate.core.ledger import Claim
 from tallygate.engine.lookup_tables import Statics
 from tallygate.engine.status import request_stop
 from tallygate.errors import ConfigError, QueryError
-from tallygate.targets.postgres.sink import PostgresSink
-from tallygate.targets.sink import Batch, Written
+from tallygate.targets.base import WriteBatch, Written
+from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.waiting import wait_until
 
 NAMED = "SELECT id, names.name FROM source LEFT JOIN names ON source.account = names.account"
@@ -79,15 +80,15 @@ def test_a_batch_that_is_computed_again_sees_what_it_saw(
     flow.send(10)
     flow.run(transform=NAMED, static=side)
     flow.send(10)
-    write = PostgresSink.write
+    write = PostgresTarget.write
 
-    def fail(self: PostgresSink, frame: Any, batch: Batch) -> Written:
+    def fail(self: PostgresTarget, claim: Claim, batch: WriteBatch) -> Written:
         raise RuntimeError("the driver dies here")
 
-    monkeypatch.setattr(PostgresSink, "write", fail)
+    monkeypatch.setattr(PostgresTarget, "write", fail)
     with pytest.raises(QueryError):
         flow.run(transform=NAMED, static=side)
-    monkeypatch.setattr(PostgresSink, "write", write)
+    monkeypatch.setattr(PostgresTarget, "write", write)
     _side(flow, "new")
     if not kept:
         monkeypatch.setattr(

@@ -15,7 +15,7 @@ from tallygate.engine.start import FILE_MANAGER, STREAMING
 from tallygate.engine.status import request_stop
 from tallygate.errors import LedgerError
 from tallygate.spark.temporary_conf import held
-from tallygate.targets.postgres.sink import PostgresSink
+from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.waiting import wait_until
 
 AVAILABLE = {"availableNow": True}
@@ -114,7 +114,7 @@ def test_a_job_is_taken_over_also_if_its_first_start_fails(
     ).trigger(availableNow=True).start().awaitTermination()
     flow.send(50)
     with monkeypatch.context() as patch:
-        patch.setattr(PostgresSink, "write", lambda *_: 1 / 0)
+        patch.setattr(PostgresTarget, "write", lambda *_: 1 / 0)
         with pytest.raises(StreamingQueryException):
             _write(flow, trigger=AVAILABLE).awaitTermination()
     assert _outcome(flow) == "failed: division by zero"

@@ -1,13 +1,15 @@
 """Jars are fetched by the real Ivy, from a repository in a folder, so no network is needed."""
 
+import sys
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tallygate.errors import JarError
 from tallygate.jvm import jars
-from tallygate.jvm.jars import SETS, Coordinate, JarSet, jar_paths
+from tallygate.jvm.jars import Coordinate, JarSet, all_sets, jar_paths, named_set, pyspark_jars
 from tallygate.settings import Settings
 
 POM = """<project><modelVersion>4.0.0</modelVersion>
@@ -47,10 +49,8 @@ def own_settings(tmp_path: Path, repository: Path) -> Settings:
 
 @pytest.fixture
 def top(monkeypatch: pytest.MonkeyPatch) -> JarSet:
-    jar_set = JarSet("top", (Coordinate("test", "top", "1.0"),))
-    monkeypatch.setitem(SETS, "top", jar_set)
     monkeypatch.setattr(jars, "_checked_here", {})
-    return jar_set
+    return JarSet("top", (Coordinate("test", "top", "1.0"),))
 
 
 def _forget() -> None:
@@ -61,13 +61,13 @@ def test_a_set_is_fetched_with_its_dependencies_and_then_kept(
     own_settings: Settings, repository: Path, top: JarSet
 ) -> None:
     said: list[str] = []
-    paths = jar_paths("top", own_settings, said.append)
+    paths = jar_paths(top, own_settings, said.append)
     assert {path.name for path in paths} == {"top-1.0.jar", "below-1.0.jar"}
     assert said[-1] == "jars of top: 2 found, 2 fetched"
     for file in repository.iterdir():
         file.unlink()
     _forget()
-    assert jar_paths("top", own_settings) == paths, "no repository is needed any more"
+    assert jar_paths(top, own_settings) == paths, "no repository is needed any more"
 
 
 def test_an_incomplete_set_is_not_kept(
@@ -75,7 +75,7 @@ def test_an_incomplete_set_is_not_kept(
 ) -> None:
     (repository / "below-1.0.jar").unlink()
     with pytest.raises(JarError, match="could not be fetched: .*below.*Nothing was kept"):
-        jar_paths("top", own_settings)
+        jar_paths(top, own_settings)
     assert not top.is_cached(own_settings)
     assert not [p for p in (own_settings.cache_dir / "jars").iterdir() if p.is_dir()]
 
@@ -85,29 +85,27 @@ def test_a_jar_that_arrives_damaged_is_not_kept(
 ) -> None:
     (repository / "below-1.0.jar").write_bytes(b"<html>proxy error</html>")
     with pytest.raises(JarError, match="below-1.0.jar arrived damaged; nothing was kept"):
-        jar_paths("top", own_settings)
+        jar_paths(top, own_settings)
     assert not top.is_cached(own_settings)
 
 
 def test_a_jar_that_is_damaged_later_is_found_and_can_be_fetched_again(
     own_settings: Settings, top: JarSet
 ) -> None:
-    jar = jar_paths("top", own_settings)[0]
+    jar = jar_paths(top, own_settings)[0]
     whole = jar.read_bytes()
     jar.write_bytes(whole[:-1] + b"?")
     _forget()
     with pytest.raises(JarError, match=f"{jar} is missing or damaged; .*jars fetch --again top"):
-        jar_paths("top", own_settings)
-    jar_paths("top", own_settings, again=True)
+        jar_paths(top, own_settings)
+    jar_paths(top, own_settings, again=True)
     assert jar.read_bytes() == whole
 
 
-def test_an_unknown_version_says_what_was_not_found(
-    own_settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(SETS, "odd", JarSet("odd", (Coordinate("test", "odd", "9"),)))
+def test_an_unknown_version_says_what_was_not_found(own_settings: Settings) -> None:
+    odd = JarSet("odd", (Coordinate("test", "odd", "9"),))
     with pytest.raises(JarError, match="test:odd:9.*could not be fetched: .*odd.*9"):
-        jar_paths("odd", own_settings)
+        jar_paths(odd, own_settings)
 
 
 def test_another_version_is_another_folder(own_settings: Settings) -> None:
@@ -115,10 +113,48 @@ def test_another_version_is_another_folder(own_settings: Settings) -> None:
     assert one.folder(own_settings) != two.folder(own_settings)
 
 
-def test_the_connector_follows_the_installed_pyspark() -> None:
-    import pyspark
+@pytest.fixture
+def another_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Path]]:
+    """A PySpark as Spark's images have it: not by pip, so without metadata, and its jars above it.
+    Every version is looked at as if a new program did."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    named_set.cache_clear()
 
-    assert SETS["spark"].coordinates[0].version == pyspark.__version__
+    def make(version: str) -> Path:
+        package = tmp_path / version / "python" / "pyspark"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"__version__ = {version!r}")
+        (tmp_path / version / "jars").mkdir()
+        monkeypatch.syspath_prepend(package.parent)
+        monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+        named_set.cache_clear()
+        return tmp_path / version
+
+    yield make
+    named_set.cache_clear()
+
+
+def test_jars_follow_the_pyspark_at_hand_by_its_own_word(
+    another_pyspark: Callable[[str], Path],
+) -> None:
+    another_pyspark("4.0.3")
+    assert named_set("spark").coordinates[0].version == "4.0.3"
+    assert str(named_set("delta").coordinates[0]) == "io.delta:delta-spark_2.13:4.0.0"
+    home = another_pyspark("4.1.1")
+    assert named_set("spark").coordinates[0].version == "4.1.1"
+    assert str(named_set("delta").coordinates[0]) == "io.delta:delta-spark_4.1_2.13:4.1.0"
+    assert pyspark_jars() == home / "jars"
+
+
+def test_a_spark_without_a_delta_has_the_other_sets(
+    another_pyspark: Callable[[str], Path],
+) -> None:
+    another_pyspark("4.7.0")
+    with pytest.raises(JarError, match="no Delta is known for Spark 4.7.0; use PySpark 4.0 or 4.1"):
+        named_set("delta")
+    assert set(all_sets()) == {"kafka", "spark"}
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tallygate import Kafka, KafkaSink, Parquet, Postgres
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range
 from tallygate.engine import frames as source
-from tallygate.engine import start as launch
-from tallygate.engine.run_request import Job
+from tallygate.engine import read_path
+from tallygate.engine.run_request import RunRequest
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import records_in
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Range, ...]]:
         seen.append(ranges)
         return over_ranges(plan, ranges, spark)
 
-    monkeypatch.setattr(launch, "over_ranges", noted)
+    monkeypatch.setattr(read_path, "over_ranges", noted)
     return seen
 
 
@@ -140,7 +140,7 @@ def test_chance_is_another_in_each_batch(flow: Flow, monkeypatch: pytest.MonkeyP
     flow.send(60, partition=0)
     flow.run(**given)
     assert flow.rows("SELECT count(DISTINCT chance) FROM {table}") == [120]
-    monkeypatch.setattr(launch, "by_records_alone", lambda _: True)
+    monkeypatch.setattr(read_path, "by_records_alone", lambda _: True)
     flow.send(120, partition=0)
     flow.run(**given)
     assert flow.rows("SELECT count(DISTINCT chance) FROM {table}") == [180]
@@ -172,14 +172,14 @@ def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
         flow.retire(1, 15)
         return over_ranges(plan, ranges, spark)
 
-    monkeypatch.setattr(launch, "over_ranges", too_late)
+    monkeypatch.setattr(read_path, "over_ranges", too_late)
     flow.send(50, partition=1)
     sinks = {
         "table": Postgres(flow.name, driver_rows=0),
         "folder": Parquet(str(flow.folder / "rows"), driver_rows=0),
         "memory": Memory(f"of_{flow.name}"),
     }
-    monkeypatch.setattr(Job, "small", 0)
+    monkeypatch.setattr(RunRequest, "small", 0)
     delivery = "at-least-once" if sink == "memory" else "exactly-once"
     with pytest.raises(LostRangeError, match="15 records"):
         flow.run(transform="SELECT id FROM source", sink=sinks[sink], delivery=delivery)
@@ -194,7 +194,7 @@ def test_brokers_that_do_not_answer_are_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def silent(*_: Any, **__: Any) -> Any:
-        raise UnreachableError("nobody is there")
+        raise UnreachableError("no broker answers")
 
     class Nowhere:
         def keep(self, letters: list[Letter]) -> None: ...
@@ -205,5 +205,5 @@ def test_brokers_that_do_not_answer_are_asked_again(
     where = Connection.to("localhost:1")
     step = source._DecodeStep(decoder, Nowhere(), False, None, None, ["id"], where)
     row = {"topic": "t", "partition": 0, "offset": 0, "until": 5}
-    with pytest.raises(StepError, match=r"\[retry\] nobody is there"):
+    with pytest.raises(StepError, match=r"\[retry\] no broker answers"):
         list(step.run([pa.RecordBatch.from_pylist([row])]))

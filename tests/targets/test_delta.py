@@ -1,4 +1,4 @@
-"""The Delta sink: rows and ledger in the table's own transactions, whatever happens to the rest."""
+"""The Delta target: rows and ledger in transactions of the table, whatever happens to the rest."""
 
 import json
 import shutil
@@ -14,14 +14,14 @@ from fixtures.commands import Tallygate
 from fixtures.killing import Killed, is_bad
 from fixtures.lakes import Lake
 from tallygate.core.letters import Letter
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
 from tallygate.spark.session import session
 from tallygate.spark.temporary_conf import held
 from tallygate.spec import Delta
-from tallygate.targets.delta.compaction import compact
+from tallygate.targets.delta.compaction import compact_table
 from tallygate.targets.delta.letters import LetterFolder
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
@@ -53,9 +53,9 @@ def test_rows_are_there_once_after_lost_rolled_back_and_replayed_checkpoints(lak
     assert "reading goes on from the ledger" in lake.run()
     lake.check()
     entry = lake.entry()
-    assert sum(entry.positions.values()) == flow.sent
-    assert (entry.epoch, set(entry.begun.values())) == (5, {0})
-    assert entry.topic_ids.keys() == {flow.name}
+    assert sum(entry.state.positions.values()) == flow.sent
+    assert (entry.state.run.epoch, set(entry.state.begun.values())) == (5, {0})
+    assert entry.state.topic_ids.keys() == {flow.name}
     assert len(lake.rows("_topic", "_partition", "_offset")) == flow.sent
 
 
@@ -64,7 +64,7 @@ def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tal
     for _ in range(3):
         flow.send(40)
         lake.run()
-    done = compact(lake.path, 1 << 27, flow.spark)
+    done = compact_table(lake.path, target_bytes=1 << 27, spark=flow.spark)
     assert done.files_before > 2
     assert done.files == 1
     lake.check()
@@ -177,7 +177,7 @@ def test_the_newest_row_of_a_key_counts(lake: Lake) -> None:
     flow.send_text(["not JSON"] * 3)
     lake.run(sink=Delta(lake.path, mode="upsert", key="account"))
     assert len(lake.rows("account")) == 5, "a batch without rows moves the ledger too"
-    assert sum(lake.entry().positions.values()) == 108
+    assert sum(lake.entry().state.positions.values()) == 108
 
 
 def test_a_stateful_pipeline_without_its_checkpoint_is_refused(lake: Lake) -> None:
@@ -218,7 +218,7 @@ def test_bad_records_become_letters_once(lake: Lake) -> None:
 def test_letters_of_a_batch_that_was_never_committed_do_not_stay(lake: Lake) -> None:
     lake.flow.send(10)
     lake.run()
-    at = lake.entry().positions[lake.flow.name, 0]
+    at = lake.entry().state.positions[lake.flow.name, 0]
     folder = LetterFolder(f"file:{lake.path}/_tallygate/{lake.flow.name}/letters")
     folder.keep([Letter(lake.flow.name, 0, at + 5, "?", b"\xff", None)])
     assert len(lake.letters()) == 1
@@ -256,7 +256,7 @@ def test_a_table_removed_in_mid_run(lake: Lake) -> None:
         shutil.rmtree(lake.path)
         flow.send(20)
 
-    with pytest.raises(TargetError, match="was removed or made anew"):
+    with pytest.raises(TargetError, match="was removed or replaced"):
         flow.pipeline(sink=Delta(lake.path)).run(
             settings=flow.settings, spark=flow.spark, told=remove
         )

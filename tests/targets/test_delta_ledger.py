@@ -1,114 +1,193 @@
 """The ledger in a Delta table: what two runs can do to each other, at every moment of a commit."""
 
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from fixtures.lakes import Lake
-from tallygate.core.offsets import Place, Range
-from tallygate.errors import FencedError, LedgerError
+from tallygate.core.blocks import BlockPlan
+from tallygate.core.ledger import Claim, LedgerEntry, LedgerState, Lose, Remember
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import MovedError, Range
+from tallygate.errors import FencedError, TargetError
+from tallygate.settings import Settings
 from tallygate.spec import Delta
-from tallygate.targets.delta.entry import Entry
-from tallygate.targets.delta.sink import DeltaSink
-from tallygate.targets.delta.store import DeltaStore
-from tallygate.targets.sink import Batch, Retry
-from tallygate.targets.store import Shape
+from tallygate.targets.base import Retry, RowShape, WriteBatch, Written
+from tallygate.targets.batch_input import FrameInput
+from tallygate.targets.delta.ledger import TableLedger
+from tallygate.targets.delta.table import DeltaTable
+from tallygate.targets.delta.target import DeltaTarget
 from tallygate.waiting import wait_until
 
+FOUR = (Range("t", 0, 0, 4),)
 
-def test_a_write_planned_before_the_take_over_is_left_out_and_noticed(lake: Lake) -> None:
+
+@dataclass(frozen=True)
+class Table:
+    """A Delta table that runs of the pipeline `payments` write."""
+
+    path: str
+    spark: SparkSession
+    settings: Settings
+
+    def run(self, mode: str = "append") -> "Run":
+        return Run(self, mode)
+
+    def ledger(self) -> TableLedger:
+        return TableLedger(DeltaTable(self.spark, self.path), "payments")
+
+    def frame(self, start: int, until: int) -> DataFrame:
+        """A row of each offset, with its coordinates."""
+        numbers = self.spark.range(start, until, numPartitions=1)
+        return numbers.selectExpr("id", "'t' AS _topic", "0 AS _partition", "id AS _offset")
+
+    def ids(self) -> list[int]:
+        rows = self.spark.read.format("delta").load(self.path).select("id").collect()
+        return sorted(row.id for row in rows)
+
+
+class Run:
+    def __init__(self, table: Table, mode: str) -> None:
+        spec = Delta(table.path, mode=mode, key="id" if mode == "upsert" else ())
+        self.target = DeltaTarget(
+            spec, pipeline="payments", spark=table.spark, settings=table.settings
+        )
+        schema = table.frame(0, 0).schema
+        shape = RowShape(schema=schema, has_coordinates=True, narrow=True, stateful=False)
+        self.target.open(shape)
+        self.claim: Claim = self.target.take_over(shape, "")
+
+    def write(self, left: tuple[Range, ...], rows: DataFrame) -> Written:
+        plan = BlockPlan(left=left, has_coordinates=True, trim=True)
+        given = FrameInput(rows, plan, partitions=1)
+        return self.target.write(self.claim, WriteBatch(id=7, left=left, input=given))
+
+    @property
+    def ledger(self) -> TableLedger:
+        return self.target._ledger
+
+    @property
+    def state(self) -> LedgerState:
+        found = self.target.ledger()
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def table(tmp_path: Path, spark: SparkSession, settings: Settings) -> Table:
+    return Table(str(tmp_path / "table"), spark, settings)
+
+
+def test_positions_go_on_from_batch_to_batch(table: Table) -> None:
+    run = table.run()
+    done = run.write(FOUR, table.frame(0, 4))
+    assert (done.strategy, done.rows) == ("append", 4)
+    assert run.write((Range("t", 0, 4, 9),), table.frame(0, 9)).rows == 5, "trimmed"
+    assert table.ids() == list(range(9))
+    with pytest.raises(MovedError, match="the ledger is at 9"):
+        run.write((Range("t", 0, 4, 9),), table.frame(4, 9))
+    entry = table.ledger().newest()
+    assert entry is not None
+    assert (entry.number, entry.batch, entry.ranges) == (3, 7, (Range("t", 0, 4, 9),))
+    assert entry.state == run.state
+    assert (entry.state.positions, entry.state.begun) == ({("t", 0): 9}, {("t", 0): 0})
+    assert entry.state.run == run.claim.run
+
+
+def test_changes_without_rows_are_commits_too(table: Table) -> None:
+    run = table.run()
+    run.write(FOUR, table.frame(0, 4))
+    run.target.amend(run.claim, Remember("c", {"t": "x"}))
+    run.target.amend(run.claim, Lose((Range("t", 0, 4, 6),), "retention"))
+    assert (run.state.checkpoint_id, run.state.topic_ids) == ("c", {"t": "x"})
+    assert [(lost.range, lost.reason) for lost in run.state.lost] == [
+        (Range("t", 0, 4, 6), "retention")
+    ]
+    assert run.state.positions == {("t", 0): 6}
+    newer = table.run()
+    assert newer.state.positions == {("t", 0): 6}
+    with pytest.raises(FencedError, match="run 2 took over on"):
+        run.target.amend(run.claim, Remember("d", {}))
+
+
+def test_dead_letters_count_once_the_ledger_is_past_them(table: Table) -> None:
+    run = table.run()
+    keeper = run.target.letter_keeper(run.claim)
+    for _ in range(2):
+        keeper.keep([Letter("t", 0, offset, "no JSON") for offset in (3, 5)])
+    assert run.target.letter_count() == 0
+    run.write(FOUR, table.frame(0, 3))
+    assert run.target.letter_count() == 1
+    run.write((Range("t", 0, 4, 6),), table.frame(4, 5))
+    assert run.target.letter_count() == 2
+
+
+def test_a_table_that_is_removed_in_mid_run_is_named(table: Table) -> None:
+    run = table.run()
+    run.write(FOUR, table.frame(0, 4))
+    shutil.rmtree(table.path)
+    with pytest.raises(TargetError, match="was removed or replaced"):
+        run.target.ledger()
+    table.run().write(FOUR, table.frame(0, 4))
+    with pytest.raises(TargetError, match="was removed or replaced"):
+        run.write((Range("t", 0, 4, 9),), table.frame(4, 9))
+    assert table.ids() == list(range(4))
+
+
+def test_a_write_planned_before_the_take_over_is_left_out_and_noticed(table: Table) -> None:
     """What an older run does that was stopped for a while between its plan and its commit."""
-    flow = lake.flow
-    flow.send(10)
-    lake.run()
-    older = lake.ledger()
-    older.begin()
-    planned = older.current().moved([], 7)
-    older.intend(planned)
-    newer = lake.ledger()
-    newer.begin()
-    rows = flow.spark.read.format("delta").load(lake.path)
-    writer = rows.write.format("delta").mode("append").option("txnAppId", older.application)
-    writer.option("txnVersion", planned.version).save(lake.path)
+    older = table.run()
+    older.write(FOUR, table.frame(0, 4))
+    planned = older.ledger.current(older.claim).next(batch=7)
+    older.ledger.intend(planned)
+    table.run()
+    writer = table.frame(0, 4).write.format("delta").mode("append")
+    writer = writer.option("txnAppId", older.ledger.application)
+    writer.option("txnVersion", planned.number).save(table.path)
     with pytest.raises(FencedError, match="took over on"):
-        older.confirm(planned)
-    lake.check()
+        older.ledger.confirm(older.claim, planned)
+    assert table.ids() == list(range(4))
 
 
 def test_a_commit_during_the_take_over_is_not_lost(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older run commits after the new one has read the ledger and before it takes over."""
-    lake.flow.send(10)
-    lake.run()
-    older, newer = lake.ledger(), lake.ledger()
-    older.begin()
-    place = (lake.flow.name, 0)
+    older, newer = table.run(), table.ledger()
+    older.write(FOUR, table.frame(0, 4))
     write = newer.table.write
     raced: list[str] = []
 
     def late(name: str, text: str) -> None:
         if not raced:
             raced.append(name)
-            older.move(lambda entry: _further(entry, place))
+            older.target.amend(older.claim, Lose((Range("t", 0, 4, 5),), "retention"))
         write(name, text)
 
     monkeypatch.setattr(newer.table, "write", late)
-    before = lake.entry().positions[place]
-    assert newer.begin().positions[place] == before + 1
+    assert newer.take_over().state.positions == {("t", 0): 5}
     assert raced
 
 
-def _further(entry: Entry, place: Place) -> Entry:
-    at = entry.positions[place]
-    return entry.moved([Range(*place, at, at + 1)])
-
-
-def test_a_commit_that_did_not_take_place_is_noticed(lake: Lake) -> None:
-    lake.flow.send(10)
-    lake.run()
-    ledger = lake.ledger()
-    ledger.begin()
-    planned = ledger.current().moved([], 7)
-    ledger.intend(planned)
+def test_a_commit_that_did_not_take_place_is_noticed(table: Table) -> None:
+    run = table.run()
+    planned = run.ledger.current(run.claim).next(batch=7)
+    run.ledger.intend(planned)
     with pytest.raises(Retry, match="did not take place"):
-        ledger.confirm(planned)
+        run.ledger.confirm(run.claim, planned)
 
 
-def _sink(lake: Lake, mode: str = "append") -> DeltaSink:
-    """The sink of a new run of the flow's pipeline, over rows that carry their coordinates."""
-    spec = Delta(lake.path, mode=mode, key="id" if mode == "upsert" else ())
-    store = DeltaStore(spec, lake.flow.name, "exactly-once", lake.flow.spark, lake.flow.settings)
-    shape = Shape(_frame(lake, 0, 0).schema, carries=True, narrow=True, stateful=False)
-    store.prepare(shape)
-    store.begin(shape, "")
-    return store.sink(shape)
-
-
-def _frame(lake: Lake, start: int, until: int) -> DataFrame:
-    numbers = lake.flow.spark.range(start, until, numPartitions=1)
-    return numbers.selectExpr("id", "'t' AS _topic", "0 AS _partition", "id AS _offset")
-
-
-def test_a_batch_that_is_there_in_part_is_trimmed(lake: Lake) -> None:
-    sink = _sink(lake)
-    assert sink.write(_frame(lake, 0, 4), Batch(0, (Range("t", 0, 0, 4),))).rows == 4
-    assert sink.write(_frame(lake, 0, 9), Batch(0, (Range("t", 0, 0, 9),))).rows == 5
-    assert sink.write(_frame(lake, 0, 9), Batch(0, (Range("t", 0, 0, 9),))).way == "skipped"
-    assert lake.rows() == list(range(9))
-    with pytest.raises(LedgerError, match="3 offsets would be skipped"):
-        sink.write(_frame(lake, 12, 15), Batch(1, (Range("t", 0, 12, 15),)))
-
-
-def test_a_newer_run_takes_over_while_rows_are_written(lake: Lake) -> None:
-    """Delta refuses the older run's commit, and the batch is planned anew: that finds the fence."""
-    sink = _sink(lake)
-    marker = lake.flow.folder / "writing"
-    wait = lake.flow.folder / "taken-over"
+def test_a_newer_run_takes_over_while_rows_are_written(table: Table, tmp_path: Path) -> None:
+    """Delta refuses the older run's commit, and the batch is planned again: that finds the
+    fence."""
+    run = table.run()
+    marker, wait = tmp_path / "writing", tmp_path / "taken-over"
 
     def slowly(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         marker.touch()
@@ -118,46 +197,52 @@ def test_a_newer_run_takes_over_while_rows_are_written(lake: Lake) -> None:
 
     def take_over() -> None:
         wait_until(marker.exists, 60, "not written")
-        lake.ledger().begin()
+        table.ledger().take_over()
         wait.touch()
 
-    frame = _frame(lake, 0, 4)
+    frame = table.frame(0, 4)
     slow = frame.mapInArrow(slowly, frame.schema)
     newer = threading.Thread(target=take_over)
     newer.start()
-    batch = Batch(0, (Range("t", 0, 0, 4),))
     with pytest.raises(Retry, match="at the same time"):
-        sink.write(slow, batch)
+        run.write(FOUR, slow)
     newer.join()
     with pytest.raises(FencedError, match="run 2 took over on"):
-        sink.write(slow, batch)
-    assert lake.rows() == []
+        run.write(FOUR, slow)
+    assert table.ids() == []
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace"])
 def test_a_newer_run_takes_over_before_rows_are_written(
-    lake: Lake, mode: str, monkeypatch: pytest.MonkeyPatch
+    table: Table, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta leaves the older run's write out and says nothing; we do."""
-    sink = _sink(lake, mode)
-    intend = sink.ledger.intend
+    """Delta leaves the older run's write out and says nothing; the older run asks."""
+    run = table.run(mode)
+    intend = run.ledger.intend
 
-    def stopped_for_a_while(entry: Entry) -> None:
+    def stopped_for_a_while(entry: LedgerEntry) -> None:
         intend(entry)
-        lake.ledger().begin()
+        table.ledger().take_over()
 
-    monkeypatch.setattr(sink.ledger, "intend", stopped_for_a_while)
+    monkeypatch.setattr(run.ledger, "intend", stopped_for_a_while)
     with pytest.raises(FencedError, match="run 2 took over on"):
-        sink.write(_frame(lake, 0, 4), Batch(0, (Range("t", 0, 0, 4),)))
-    assert lake.rows() == []
+        run.write(FOUR, table.frame(0, 4))
+    assert table.ids() == []
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace"])
-def test_without_the_question_afterwards_a_write_left_out_looks_done(lake: Lake, mode: str) -> None:
+def test_without_the_question_afterwards_a_write_left_out_looks_done(
+    table: Table, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The twin: no error, and no rows."""
-    sink = _sink(lake, mode)
-    entry = sink.ledger.current().moved([Range("t", 0, 0, 4)], 0)
-    lake.ledger().begin()
-    write = sink._merge if mode == "upsert" else sink._save
-    write(_frame(lake, 0, 4), entry)
-    assert lake.rows() == []
+    run = table.run(mode)
+    intend = run.ledger.intend
+
+    def stopped_for_a_while(entry: LedgerEntry) -> None:
+        intend(entry)
+        table.ledger().take_over()
+
+    monkeypatch.setattr(run.ledger, "intend", stopped_for_a_while)
+    monkeypatch.setattr(run.ledger, "confirm", lambda *_: None)
+    assert run.write(FOUR, table.frame(0, 4)).strategy == mode
+    assert table.ids() == []

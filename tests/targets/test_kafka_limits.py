@@ -12,12 +12,12 @@ from fixtures.flows import Flow
 from tallygate import Kafka, KafkaSink, Producer
 from tallygate.auditing.verdict import Verdict
 from tallygate.consumer.dead_letters import list_dead_letters, replay
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.errors import TargetError, TopicError
 from tallygate.kafka.read import is_settled, list_offsets, records_in
 from tallygate.lab.drills.workload import ids_in
 from tallygate.targets.kafka.limits import batch_size
-from tallygate.targets.kafka.sink import KafkaTopicSink
+from tallygate.targets.kafka.target import KafkaTarget
 from tallygate.waiting import wait_until
 
 LARGEST = 2000
@@ -75,7 +75,7 @@ def test_without_the_rules_of_the_topic_one_record_stops_all_the_others(
     flow: Flow, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin."""
-    monkeypatch.setattr(KafkaTopicSink, "_refused", lambda _, refusal: refusal)
+    monkeypatch.setattr(KafkaTarget, "_refused", lambda _, refusal: refusal)
     flow.send(10, partition=0)
     _send(flow, _sized(flow, 10, LARGEST + 1))
     with pytest.raises(TargetError, match=f"topic '{target}' refuses a record.*max.message.bytes"):
@@ -183,7 +183,7 @@ def test_a_row_that_is_of_no_one_record_stops_the_pipeline(flow: Flow, target: s
     """To try again would never end, and a transaction that is left open holds up all readers."""
     flow.send(10)
     _send(flow, json.dumps({"id": 10, "account": random.Random(7).randbytes(3000).hex()}))
-    with pytest.raises(TargetError, match="takes 2000.*does not carry the coordinates"):
+    with pytest.raises(TargetError, match="takes 2000.*cannot be set aside"):
         flow.run(sink=KafkaSink(target), transform=LANES)
     connection = flow.stack.cluster.connection
     ends = list_offsets([(target, 0)], OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]

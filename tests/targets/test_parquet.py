@@ -1,4 +1,4 @@
-"""The Parquet sink: each record once, for readers that know nothing of the ledger."""
+"""The Parquet target: each record once, for readers that know nothing of the ledger."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
 from fixtures.killing import Killed, is_bad
 from fixtures.readers import Watcher, rows_of
 from tallygate import DeadLetters, Kafka
+from tallygate.core.ledger import LedgerEntry
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError, FencedError, InputError, LedgerError, TargetError
 from tallygate.spec import Parquet
-from tallygate.targets.parquet.entry import Entry
 from tallygate.targets.parquet.folder import Folder
 from tallygate.targets.parquet.letters import read_letters
 
@@ -39,7 +39,7 @@ class Lake:
         return self.flow.run(**{"sink": self.sink(), **fields})
 
     @property
-    def newest(self) -> Entry:
+    def newest(self) -> LedgerEntry:
         found = Folder(self.path).newest()
         assert found is not None
         return found
@@ -70,7 +70,7 @@ def test_rows_and_readers(lake: Lake, driver_rows: int) -> None:
     lake.check()
     places = rows_of(lake.path, "_topic", "_partition", "_offset")
     assert len(set(places)) == 300
-    assert sum(lake.newest.positions.values()) == 300
+    assert sum(lake.newest.state.positions.values()) == 300
     read = flow.spark.read.parquet(str(lake.path))
     assert sorted(row.id for row in read.select("id").collect()) == list(range(300))
     last = read.where(f"commit = {lake.newest.number}").select("id").collect()
@@ -88,7 +88,7 @@ def test_without_the_ledger_a_replayed_batch_comes_twice(
     lake.flow.send(250)
     lake.run()
     lake.flow.forget_last_commit()
-    believed = "tallygate.targets.parquet.sink.remaining"
+    believed = "tallygate.engine.batch.remaining"
     monkeypatch.setattr(believed, lambda ranges, *_, **__: tuple(r for r in ranges if len(r)))
     lake.run()
     assert len(lake.ids()) > lake.flow.sent == len(set(lake.ids()))
@@ -185,7 +185,7 @@ def test_retention_overtook_the_reader(lake: Lake) -> None:
     flow.retire(1, 45)
     lake.run(accept_loss=True)
     assert lake.ids() == [*range(30), *range(45, 60)]
-    assert lake.newest.lost == (Range(flow.name, 1, 30, 45),)
+    assert [each.range for each in lake.newest.state.lost] == [Range(flow.name, 1, 30, 45)]
 
 
 def test_unfit_records_become_letters_in_the_commit_of_their_batch(lake: Lake) -> None:
@@ -294,8 +294,8 @@ POINTS = (
 def test_rows_survive_every_kill_and_no_reader_sees_anything_else(
     payments: Callable[..., str], killed: Callable[..., Killed], tmp_path: Path
 ) -> None:
-    def survives(way: str, driver_rows: int, points: Sequence[str]) -> None:
-        name, folder = f"killed-parquet-{way}", tmp_path / way
+    def survives(strategy: str, driver_rows: int, points: Sequence[str]) -> None:
+        name, folder = f"killed-parquet-{strategy}", tmp_path / strategy
         topic = payments(f"{name}-source", NUMBERS)
         sink = {"parquet": str(folder), "driver_rows": driver_rows}
         with Watcher(folder) as watcher:
@@ -308,7 +308,7 @@ def test_rows_survive_every_kill_and_no_reader_sees_anything_else(
         newest = Folder(folder).newest()
         assert newest is not None
         assert newest.letters == len(NUMBERS) - len(GOOD)
-        assert newest.run.epoch == len(points) + 1
+        assert newest.state.run.epoch == len(points) + 1
 
     tests = [("driver", 20_000, ("rows-written@1", "commit-sent@2")), ("tasks", 0, POINTS)]
     with ThreadPoolExecutor(2) as pool:

@@ -1,23 +1,28 @@
 """What tasks leave behind, and what of it becomes a commit. Spark is left out: blocks are given."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as t
 
 from fixtures.readers import files_of, rows_of
+from tallygate.core.blocks import BlockPlan, Blocks
+from tallygate.core.ledger import Claim, LedgerEntry, LedgerState, Lose, Remember
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import Range
-from tallygate.errors import FencedError, TargetError
-from tallygate.targets.parquet.columns import described
+from tallygate.core.offsets import MovedError, Range
+from tallygate.errors import FencedError, LedgerError, TargetError, UnreachableError
+from tallygate.settings import Settings
+from tallygate.spec import Parquet
+from tallygate.targets.base import BatchInput, RowShape, Task, TaskReport, WriteBatch, Written
+from tallygate.targets.batch_input import BlockInput
 from tallygate.targets.parquet.folder import Folder
-from tallygate.targets.parquet.ledger import FolderLedger
-from tallygate.targets.parquet.letters import FoundLetters, read_letters
-from tallygate.targets.parquet.sink import ParquetSink
-from tallygate.targets.sink import Batch, Retry
-from tallygate.targets.task_report import Report
+from tallygate.targets.parquet.letters import read_letters
+from tallygate.targets.parquet.target import ParquetTarget
+from tallygate.targets.task_report import performed
 
 COLUMNS = pa.schema(
     [
@@ -27,7 +32,20 @@ COLUMNS = pa.schema(
         ("_offset", pa.int64()),
     ]
 )
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+SHAPE = RowShape(
+    schema=t.StructType(
+        [
+            t.StructField("id", t.LongType()),
+            t.StructField("_topic", t.StringType()),
+            t.StructField("_partition", t.IntegerType()),
+            t.StructField("_offset", t.LongType()),
+        ]
+    ),
+    has_coordinates=True,
+    narrow=True,
+    stateful=False,
+)
+TEN = (Range("t", 0, 0, 10),)
 
 
 def _block(offsets: range, partition: int = 0) -> pa.RecordBatch:
@@ -37,106 +55,177 @@ def _block(offsets: range, partition: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**rows, "_offset": list(offsets)}, schema=COLUMNS)
 
 
-def _report(task: Task, block: pa.RecordBatch) -> Report:
-    (answer,) = task([block])
-    return Report(**answer.to_pylist()[0])
+def _given(left: tuple[Range, ...], *blocks: pa.RecordBatch) -> BlockInput:
+    """Each block is a task's."""
+    plan = BlockPlan(left=left, has_coordinates=True, trim=True)
+    return BlockInput(plan, [[block] for block in blocks])
 
 
-def _sink(path: Path) -> ParquetSink:
-    folder = Folder.at(str(path))
-    folder.prepare()
-    ledger = FolderLedger(folder, "payments")
-    ledger.begin(described(COLUMNS))
-    letters = FoundLetters(str(ledger.staging / "letters"))
-    return ParquetSink(ledger, letters, COLUMNS, True, False, 0)
+@dataclass(frozen=True)
+class _Meanwhile(BlockInput):
+    """Something happens before the tasks run."""
+
+    act: Callable[[Task], Any] = lambda _: None
+
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        self.act(task)
+        return super().run(task, one_partition=one_partition)
+
+
+def _meanwhile(given: BlockInput, act: Callable[[Task], Any]) -> _Meanwhile:
+    return _Meanwhile(given.plan, given.tasks, act)
+
+
+class _Run:
+    """A run of the pipeline `payments` into a folder."""
+
+    def __init__(self, path: Path, settings: Settings, *, driver_rows: int = 0) -> None:
+        spec = Parquet(str(path), driver_rows=driver_rows)
+        self.target = ParquetTarget(spec, pipeline="payments", settings=settings)
+        self.target.open(SHAPE)
+        self.claim: Claim = self.target.take_over(SHAPE, "")
+
+    def write(self, left: tuple[Range, ...], given: BatchInput) -> Written:
+        return self.target.write(self.claim, WriteBatch(id=0, left=left, input=given))
+
+    @property
+    def state(self) -> LedgerState:
+        found = self.target.ledger()
+        assert found is not None
+        return found
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Task], list[Report]]], Any]:
-    """Say what happens where Spark would run the tasks; the answer stands for the frame."""
-
-    def run(work: Callable[[Task], list[Report]]) -> Any:
-        def answers(_: Any, task: Task) -> list[Report]:
-            reports = work(task)
-            for report in reports:
-                if report.problem == "retry":
-                    raise Retry(report.message)
-            return reports
-
-        monkeypatch.setattr("tallygate.targets.parquet.sink.run_tasks", answers)
-        return None
-
-    return run
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows"
 
 
-def test_only_the_attempt_that_reported_is_committed(tmp_path: Path, tasks: Any) -> None:
-    def twice(task: Task) -> list[Report]:
-        _report(task, _block(range(10)))
-        return [_report(task, _block(range(10))), _report(task, _block(range(10), partition=1))]
-
-    sink = _sink(tmp_path / "rows")
-    batch = Batch(0, (Range("t", 0, 0, 10), Range("t", 1, 0, 10)))
-    assert sink.write(tasks(twice), batch).rows == 20
-    assert len(files_of(tmp_path / "rows")) == 2
-    assert rows_of(tmp_path / "rows", "id") == [*range(10), *range(1000, 1010)]
-    assert sink.write(tasks(twice), batch).way == "skipped"
+def _newest(path: Path) -> LedgerEntry:
+    found = Folder(path).newest()
+    assert found is not None
+    return found
 
 
-def test_rows_that_are_there_are_trimmed(tmp_path: Path, tasks: Any) -> None:
-    sink = _sink(tmp_path / "rows")
-    sink.write(
-        tasks(lambda task: [_report(task, _block(range(10)))]), Batch(0, (Range("t", 0, 0, 10),))
-    )
-    whole = tasks(lambda task: [_report(task, _block(range(5, 25)))])
-    assert sink.write(whole, Batch(1, (Range("t", 0, 5, 25),))).rows == 15
-    assert rows_of(tmp_path / "rows", "_offset") == list(range(25))
+def test_only_the_attempt_that_reported_is_committed(path: Path, settings: Settings) -> None:
+    run, left = _Run(path, settings), (*TEN, Range("t", 1, 0, 10))
+    given = _given(left, _block(range(10)), _block(range(10), partition=1))
+
+    def fail(task: Task) -> None:
+        performed(task, Blocks(given.plan, iter([_block(range(10))])))
+
+    done = run.write(left, _meanwhile(given, fail))
+    assert (done.strategy, done.rows) == ("tasks", 20)
+    assert len(files_of(path)) == 2
+    assert rows_of(path, "id") == [*range(10), *range(1000, 1010)]
+    assert run.state.positions == {("t", 0): 10, ("t", 1): 10}
 
 
-def test_letters_go_with_the_batch_that_they_lie_in(tmp_path: Path, tasks: Any) -> None:
-    sink = _sink(tmp_path / "rows")
+def test_the_driver_puts_a_small_batch_into_one_file(path: Path, settings: Settings) -> None:
+    run = _Run(path, settings, driver_rows=10)
+    given = _given(TEN, _block(range(4)), _block(range(4, 10)))
+    assert run.write(TEN, given).strategy == "driver"
+    assert len(files_of(path)) == 1
+    left = (Range("t", 0, 10, 21),)
+    assert run.write(left, _given(left, _block(range(10, 21)))).strategy == "tasks"
+    assert rows_of(path, "id") == list(range(21))
 
-    def decode(task: Task) -> list[Report]:
+
+def test_rows_that_are_there_are_trimmed(path: Path, settings: Settings) -> None:
+    run = _Run(path, settings)
+    run.write(TEN, _given(TEN, _block(range(10))))
+    left = (Range("t", 0, 10, 25),)
+    assert run.write(left, _given(left, _block(range(5, 25)))).rows == 15
+    assert rows_of(path, "_offset") == list(range(25))
+
+
+def test_a_batch_that_was_planned_before_another_commit_is_not_written(
+    path: Path, settings: Settings
+) -> None:
+    run = _Run(path, settings)
+    run.write(TEN, _given(TEN, _block(range(10))))
+    with pytest.raises(MovedError, match="the ledger is at 10"):
+        run.write(TEN, _given(TEN, _block(range(10))))
+    assert rows_of(path, "_offset") == list(range(10))
+
+
+def test_letters_go_with_the_batch_that_they_lie_in(path: Path, settings: Settings) -> None:
+    run = _Run(path, settings)
+    keeper = run.target.letter_keeper(run.claim)
+
+    def decode(task: Task) -> None:
         for _ in range(2):
-            sink.letters.keep([Letter("t", 0, offset, "no JSON") for offset in (3, 12)])
-        return [_report(task, _block(range(3)))]
+            keeper.keep([Letter("t", 0, offset, "no JSON") for offset in (3, 12)])
 
-    sink.write(tasks(decode), Batch(0, (Range("t", 0, 0, 10),)))
-    newest = sink.ledger.current()
-    assert newest.letters == 1
-    assert [each.offset for each in read_letters(sink.ledger.folder.commit(newest.number))] == [3]
+    run.write(TEN, _meanwhile(_given(TEN, _block(range(3))), decode))
+    newest = _newest(path)
+    assert run.target.letter_count() == newest.letters == 1
+    assert [each.offset for each in read_letters(Folder(path).commit(newest.number))] == [3]
 
 
-def test_a_file_that_the_driver_does_not_see_is_no_commit(tmp_path: Path, tasks: Any) -> None:
-    def elsewhere(task: Task) -> list[Report]:
-        return [Report(attempt="on-another-machine", rows=10)]
+def test_a_file_that_the_driver_does_not_see_is_no_commit(path: Path, settings: Settings) -> None:
+    class Elsewhere(BlockInput):
+        def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+            return [TaskReport(attempt="on-another-machine", rows=10)]
 
-    sink = _sink(tmp_path / "rows")
+    run = _Run(path, settings)
     with pytest.raises(TargetError, match="that all executors share with the driver"):
-        sink.write(tasks(elsewhere), Batch(0, (Range("t", 0, 0, 10),)))
-    assert sink.ledger.current().number == 1
+        run.write(TEN, Elsewhere(_given(TEN).plan, []))
+    assert _newest(path).number == 1
 
 
 def test_a_full_disk_is_tried_again_and_a_newer_run_is_named(
-    tmp_path: Path, tasks: Any, monkeypatch: pytest.MonkeyPatch
+    path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = _sink(tmp_path / "rows")
-    batch = Batch(0, (Range("t", 0, 0, 10),))
+    run, given = _Run(path, settings), _given(TEN, _block(range(10)))
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    def write(task: Task) -> list[Report]:
-        return [_report(task, _block(range(10)))]
-
     with monkeypatch.context() as patched:
         patched.setattr("tallygate.targets.parquet.rows.pq.ParquetWriter", full)
-        with pytest.raises(Retry, match="No space left"):
-            sink.write(tasks(write), batch)
-
-    def overtaken(task: Task) -> list[Report]:
-        _sink(tmp_path / "rows")
-        return write(task)
-
+        with pytest.raises(UnreachableError, match="No space left"):
+            run.write(TEN, given)
     with pytest.raises(FencedError, match="run 2 took over"):
-        sink.write(tasks(overtaken), batch)
-    assert rows_of(tmp_path / "rows", "id") == []
+        run.write(TEN, _meanwhile(given, lambda _: _Run(path, settings)))
+    assert rows_of(path, "id") == []
+
+
+def test_changes_without_rows_are_commits_too(path: Path, settings: Settings) -> None:
+    run = _Run(path, settings)
+    run.write(TEN, _given(TEN, _block(range(10))))
+    run.target.amend(run.claim, Remember("c", {"t": "x"}))
+    run.target.amend(run.claim, Lose((Range("t", 0, 10, 15),), "retention"))
+    with pytest.raises(MovedError):
+        run.target.amend(run.claim, Lose((Range("t", 0, 10, 15),), "retention"))
+    assert (run.state.checkpoint_id, run.state.topic_ids) == ("c", {"t": "x"})
+    assert [(each.range, each.reason) for each in run.state.lost] == [
+        (Range("t", 0, 10, 15), "retention")
+    ]
+    assert run.state.positions == {("t", 0): 15}
+    assert _newest(path).ranges == (Range("t", 0, 10, 15),)
+    newer = _Run(path, settings)
+    assert newer.state.positions == {("t", 0): 15}
+    with pytest.raises(FencedError):
+        run.target.amend(run.claim, Remember("d", {}))
+
+
+def test_a_heartbeat_finds_a_newer_run(path: Path, settings: Settings) -> None:
+    older = _Run(path, settings)
+    assert not older.target.beat(older.claim, {})
+    newer = _Run(path, settings)
+    with pytest.raises(FencedError, match="run 2 took over"):
+        older.target.beat(older.claim, {})
+    newer.target.end(newer.claim, "finished")
+    assert newer.target.local_run.read()["outcome"] == "finished"
+
+
+def test_a_ledger_that_is_removed_in_mid_run_stays_an_error(path: Path, settings: Settings) -> None:
+    run = _Run(path, settings)
+    for file in Folder(path).commit(1).iterdir():
+        file.unlink()
+    Folder(path).commit(1).rmdir()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="was removed from"):
+            run.target.ledger()
+    with pytest.raises(LedgerError, match="was removed from"):
+        run.write(TEN, _given(TEN, _block(range(10))))

@@ -1,7 +1,7 @@
 """A folder of commits: one rename each, one writer at a time. No server is needed."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.readers import Watcher, rows_of
+from tallygate.core.ledger import Claim, LedgerEntry
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range
-from tallygate.core.runs import Run
 from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
-from tallygate.targets.parquet.entry import Entry
 from tallygate.targets.parquet.folder import LEDGER, Folder
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, read_letters, write_letters
@@ -28,49 +27,42 @@ def _opened(path: Path) -> FolderLedger:
     return FolderLedger(folder, "payments")
 
 
-def _begun(path: Path) -> FolderLedger:
-    ledger = _opened(path)
-    ledger.begin(COLUMNS)
-    return ledger
+@dataclass(frozen=True)
+class _Run:
+    ledger: FolderLedger
+    claim: Claim
 
+    @classmethod
+    def begun(cls, path: Path) -> "_Run":
+        ledger = _opened(path)
+        return cls(ledger, ledger.take_over(COLUMNS))
 
-def _filled(ledger: FolderLedger, numbers: range, files: int = 2) -> Path:
-    staged = ledger.fresh()
-    for index in range(files):
-        pq.write_table(
-            pa.table({"id": list(numbers[index::files])}), staged / f"part-{index}.parquet"
+    def current(self) -> LedgerEntry:
+        return self.ledger.current(self.claim)
+
+    def filled(self, numbers: range, files: int = 2) -> Path:
+        staged = self.ledger.fresh(self.claim)
+        for index in range(files):
+            part = pa.table({"id": list(numbers[index::files])})
+            pq.write_table(part, staged / f"part-{index}.parquet")
+        return staged
+
+    def commit(self, before: LedgerEntry, staged: Path, rows: int) -> None:
+        self.ledger.commit(self.claim, before, staged, rows=rows)
+
+    def append(self, until: int, files: int = 2) -> None:
+        before = self.current()
+        at = before.state.positions.get(("t", 0), 0)
+        ranges = (Range("t", 0, at, until),)
+        self.ledger.commit(
+            self.claim,
+            before,
+            self.filled(range(at, until), files),
+            state=before.state.moved(ranges),
+            batch=before.number,
+            ranges=ranges,
+            rows=until - at,
         )
-    return staged
-
-
-def _append(ledger: FolderLedger, until: int, files: int = 2) -> Entry:
-    before = ledger.current()
-    at = before.positions.get(("t", 0), 0)
-    ranges = (Range("t", 0, at, until),)
-    return ledger.commit(
-        before,
-        _filled(ledger, range(at, until), files),
-        batch=before.number,
-        ranges=ranges,
-        rows=until - at,
-        **before.moved(ranges),
-    )
-
-
-def test_an_entry_is_read_as_it_was_written() -> None:
-    entry = Entry("p").next(
-        Run.mine(3),
-        batch=7,
-        ranges=(Range("t", 1, 5, 9),),
-        rows=4,
-        positions={("t", 1): 9, ("source:0", 0): 2},
-        first={("t", 1): 5},
-        lost=(Range("t", 1, 0, 5),),
-        columns=COLUMNS,
-        topic_ids={"t": "x"},
-        checkpoint_id="c",
-    )
-    assert Entry.read(entry.text()) == entry
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs:/x", "http://host/x"])
@@ -86,39 +78,40 @@ def test_a_folder_as_a_url_is_the_same_folder(tmp_path: Path) -> None:
     assert Folder.at(f"{tmp_path}/a b").path == wanted
 
 
-def test_a_folder_with_files_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "other.parquet")
     with pytest.raises(TargetError, match="holds 'other.parquet'"):
         Folder.at(str(tmp_path)).prepare()
 
 
 def test_positions_go_on_from_entry_to_entry(tmp_path: Path) -> None:
-    ledger = _begun(tmp_path / "rows")
-    _append(ledger, 10)
-    _append(ledger, 25)
+    run = _Run.begun(tmp_path / "rows")
+    run.append(10)
+    run.append(25)
     newest = _opened(tmp_path / "rows").newest()
     assert newest is not None
-    assert (newest.number, newest.run.epoch, newest.rows) == (3, 1, 15)
-    assert (newest.positions, newest.first) == ({("t", 0): 25}, {("t", 0): 0})
-    assert [entry.rows for entry in ledger.folder.entries()] == [0, 10, 15]
+    assert newest == run.current()
+    assert (newest.number, newest.state.run, newest.rows) == (3, run.claim.run, 15)
+    assert (newest.state.positions, newest.state.begun) == ({("t", 0): 25}, {("t", 0): 0})
+    assert [entry.rows for entry in run.ledger.folder.entries()] == [0, 10, 15]
+    assert [entry.columns for entry in run.ledger.folder.entries()] == [COLUMNS] * 3
     assert rows_of(tmp_path / "rows", "id") == list(range(25))
 
 
 def test_of_two_commits_with_one_number_only_one_appears(tmp_path: Path) -> None:
-    ledger = _begun(tmp_path / "rows")
-    before = ledger.current()
-    other = FolderLedger(ledger.folder, "payments")
-    other.run = ledger.run
-    other.commit(before, _filled(other, range(5)), rows=5)
+    run = _Run.begun(tmp_path / "rows")
+    before = run.current()
+    other = _Run(_opened(tmp_path / "rows"), run.claim)
+    other.commit(before, other.filled(range(5)), rows=5)
     with pytest.raises(MovedError):
-        ledger.commit(before, _filled(ledger, range(5)), rows=5)
+        run.commit(before, run.filled(range(5)), rows=5)
     assert rows_of(tmp_path / "rows", "id") == list(range(5))
 
 
 def test_a_rename_that_was_done_and_not_answered_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = _begun(tmp_path / "rows")
+    run = _Run.begun(tmp_path / "rows")
     rename = Path.rename
 
     def unanswered(self: Path, target: Path) -> Path:
@@ -126,44 +119,48 @@ def test_a_rename_that_was_done_and_not_answered_is_done(
         raise TimeoutError("the file server does not answer")
 
     monkeypatch.setattr(Path, "rename", unanswered)
-    assert _append(ledger, 10).number == 2
+    run.append(10)
+    assert run.current().number == 2
     monkeypatch.undo()
-    _append(ledger, 20)
+    run.append(20)
     assert rows_of(tmp_path / "rows", "id") == list(range(20))
 
 
 def test_an_older_run_is_fenced_whenever_it_had_read_the_ledger(tmp_path: Path) -> None:
-    older = _begun(tmp_path / "rows")
-    _append(older, 10)
-    before, staged = older.current(), _filled(older, range(10, 20))
-    newer = _begun(tmp_path / "rows")
+    older = _Run.begun(tmp_path / "rows")
+    older.append(10)
+    before, staged = older.current(), older.filled(range(10, 20))
+    newer = _Run.begun(tmp_path / "rows")
     with pytest.raises((MovedError, FileNotFoundError)):
         older.commit(before, staged, rows=10)
     with pytest.raises(FencedError, match=r"run 1 of pipeline 'payments' .* run 2 took over on"):
         older.current()
-    _append(newer, 20)
+    newer.append(20)
     assert rows_of(tmp_path / "rows", "id") == list(range(20))
 
 
 def test_a_run_never_sweeps_what_a_newer_one_stages(tmp_path: Path) -> None:
-    older, newer = _begun(tmp_path / "rows"), _begun(tmp_path / "rows")
-    staged = _filled(newer, range(10))
-    older.folder.sweep(older.run.epoch)
+    older, newer = _Run.begun(tmp_path / "rows"), _Run.begun(tmp_path / "rows")
+    staged = newer.filled(range(10))
+    older.ledger.folder.sweep(older.claim.run.epoch)
     assert len(list(staged.iterdir())) == 2
-    assert not older.staging.exists()
+    assert not older.ledger.staging(older.claim).exists()
 
 
-def test_a_folder_that_is_gone_is_not_begun_anew_in_mid_run(tmp_path: Path) -> None:
-    ledger = _begun(tmp_path / "rows")
+def test_a_folder_that_is_gone_is_not_begun_again_in_mid_run(tmp_path: Path) -> None:
+    run = _Run.begun(tmp_path / "rows")
     shutil.rmtree(tmp_path / "rows")
-    with pytest.raises(LedgerError, match="somebody removed it"):
-        ledger.current()
+    with pytest.raises(LedgerError, match="was removed from"):
+        run.current()
 
 
-def test_an_entry_that_is_damaged_is_named(tmp_path: Path) -> None:
-    ledger = _begun(tmp_path / "rows")
-    (ledger.folder.commit(1) / LEDGER).write_text("{")
+def test_an_entry_that_is_damaged_or_gone_is_named(tmp_path: Path) -> None:
+    entry = _Run.begun(tmp_path / "rows").ledger.folder.commit(1) / LEDGER
+    entry.write_text("{")
     with pytest.raises(LedgerError, match=r"_ledger.json cannot be read"):
+        _opened(tmp_path / "rows").newest()
+    entry.unlink()
+    with pytest.raises(LedgerError, match=r"commit=0+1 has lost its _ledger.json"):
         _opened(tmp_path / "rows").newest()
 
 
@@ -183,9 +180,9 @@ def test_letters_of_a_repeated_task_count_once(tmp_path: Path) -> None:
 
 def test_a_reader_never_sees_a_part_of_a_commit(tmp_path: Path) -> None:
     with Watcher(tmp_path / "rows") as watcher:
-        ledger = _begun(tmp_path / "rows")
+        run = _Run.begun(tmp_path / "rows")
         for until in range(10, 1010, 10):
-            _append(ledger, until, files=5)
+            run.append(until, files=5)
     assert not watcher.wrong
     assert len(watcher.sizes) > 3
 
@@ -195,19 +192,19 @@ def test_the_watcher_sees_a_part_of_a_commit_and_a_commit_that_came_twice(
 ) -> None:
     """The twin: files that are moved one by one, then a ledger that is not compared."""
 
-    def piecemeal(self: Folder, staged: Path, entry: Entry) -> None:
+    def piecemeal(self: Folder, staged: Path, entry: LedgerEntry) -> None:
         self.commit(entry.number).mkdir()
         for number, path in enumerate(sorted(staged.iterdir())):
             path.rename(self.commit(entry.number) / path.name)
             if number == 10:
-                wait_until(lambda: watcher.wrong, 30, "a part was there, and nobody saw it")
+                wait_until(lambda: watcher.wrong, 30, "the watcher did not see the part")
 
-    ledger = _begun(tmp_path / "rows")
+    run = _Run.begun(tmp_path / "rows")
     with Watcher(tmp_path / "rows") as watcher, monkeypatch.context() as patched:
         patched.setattr(Folder, "publish", piecemeal)
-        _append(ledger, 100, files=20)
+        run.append(100, files=20)
     assert any("of 100 rows" in each for each in watcher.wrong)
     with Watcher(tmp_path / "rows") as watcher:
-        ledger.commit(ledger.current(), _filled(ledger, range(100)), rows=100)
-        wait_until(lambda: watcher.wrong, 30, "rows came twice, and nobody saw it")
+        run.commit(run.current(), run.filled(range(100)), rows=100)
+        wait_until(lambda: watcher.wrong, 30, "the watcher did not see rows that came twice")
     assert "100 ids are there twice" in watcher.wrong

@@ -4,10 +4,22 @@ import psycopg
 
 from fixtures.flows import Flow
 from tallygate import Postgres
+from tallygate.core.ledger import Claim, Run
 from tallygate.core.letters import Letter
+from tallygate.postgres import ledger_tables
+from tallygate.postgres.connect import connect
 from tallygate.postgres.plain import PlainConnection
-from tallygate.targets.postgres import ledger as ledger
-from tallygate.targets.postgres.ledger import PostgresLedger
+from tallygate.postgres.tables import upgrade
+
+
+def _taken_over(flow: Flow) -> Claim:
+    about = {"target": "t", "delivery": "exactly-once", "checkpoint": "c", "version": "0"}
+    claim = Claim(flow.name, Run.mine(0))
+    with connect(flow.stack.dsn, autocommit=True) as session:
+        upgrade(session)
+    with connect(flow.stack.dsn) as session:
+        ledger_tables.take_over(PlainConnection(session), claim, {**about, "stateful": False})
+    return claim
 
 
 def test_times_that_python_does_not_have_are_written_although_a_row_is_refused(flow: Flow) -> None:
@@ -25,13 +37,8 @@ def test_times_that_python_does_not_have_are_written_although_a_row_is_refused(f
 
 def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
     """By the size of their values, of which each lot may hold so much."""
-    own = PostgresLedger(flow.stack.dsn, flow.name)
-    own.prepare()
-    claim = own.begin(
-        target="t", delivery="exactly-once", stateful=False, checkpoint="c", version="0"
-    )
-    own.close()
-    large = b"x" * (ledger.LETTERS_AT_ONCE // 2 + 1)
+    claim = _taken_over(flow)
+    large = b"x" * (ledger_tables.LETTERS_AT_ONCE // 2 + 1)
     letters = [Letter(flow.name, 0, offset, "unfit", value=large) for offset in range(3)]
     statements: list[int] = []
     with psycopg.connect(flow.stack.dsn) as connection:
@@ -42,7 +49,7 @@ def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
                 statements.append(len(values))
                 return plain.rows(statement, *values)
 
-        claim.keep(Counted(), letters)
+        ledger_tables.keep_letters(Counted(), claim, letters)
     assert len(statements) == 3
     kept = f"SELECT count(*) FROM tallygate.dead_letter_records WHERE pipeline = '{flow.name}'"
     assert flow.rows(kept) == [3]
@@ -50,14 +57,11 @@ def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
 
 def test_letters_of_a_first_batch_that_was_never_committed_are_forgotten(flow: Flow) -> None:
     """There is no position yet to compare them with; by the next start the record may be fit."""
-    own = PostgresLedger(flow.stack.dsn, flow.name)
-    own.prepare()
-    begin = {"target": "t", "delivery": "exactly-once", "checkpoint": "c", "version": "0"}
-    claim = own.begin(stateful=False, **begin)
+    claim = _taken_over(flow)
     with psycopg.connect(flow.stack.dsn) as connection:
-        claim.keep(PlainConnection(connection), [Letter(flow.name, 0, 5, "unfit", value=b"?")])
-    own.begin(stateful=False, **begin)
-    own.close()
+        unfit = Letter(flow.name, 0, 5, "unfit", value=b"?")
+        ledger_tables.keep_letters(PlainConnection(connection), claim, [unfit])
+    _taken_over(flow)
     kept = f"SELECT count(*) FROM tallygate.dead_letter_records WHERE pipeline = '{flow.name}'"
     assert flow.rows(kept) == [0]
 

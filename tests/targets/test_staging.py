@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, Postgres, Producer
-from tallygate.targets.postgres.sink import PostgresSink
-from tallygate.targets.task_report import Report
+from tallygate.targets.postgres.staging import Staging
 
 
 @pytest.fixture
@@ -17,18 +17,17 @@ def after_staging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Flow, s
     """Run a statement on the staging table once, between the tasks and the merge."""
 
     def arm(flow: Flow, statement: str) -> None:
-        reports = PostgresSink._reports
+        merge = Staging.merge
         done: list[bool] = []
 
-        def disturbed(self: PostgresSink, *arguments: object) -> list[Report]:
-            found = reports(self, *arguments)  # type: ignore[arg-type]
+        def disturbed(self: Staging, *arguments: Any, **named: Any) -> int:
             if not done:
                 done.append(True)
                 with psycopg.connect(flow.stack.dsn) as connection:
-                    connection.execute(statement.format(self.staging.name).encode())
-            return found
+                    connection.execute(statement.format(self.name).encode())
+            return merge(self, *arguments, **named)
 
-        monkeypatch.setattr(PostgresSink, "_reports", disturbed)
+        monkeypatch.setattr(Staging, "merge", disturbed)
 
     yield arm
 
@@ -88,5 +87,5 @@ def test_split_partitions_are_not_committed_by_partition(flow: Flow) -> None:
     source = Kafka(flow.name, schema="id long, account string", options={"minPartitions": "4"})
     flow.run(source=source, sink=Postgres(flow.name, driver_rows=0))
     flow.check()
-    query = f"SELECT DISTINCT way FROM tallygate.batches WHERE pipeline = '{flow.name}'"
+    query = f"SELECT DISTINCT strategy FROM tallygate.batches WHERE pipeline = '{flow.name}'"
     assert flow.rows(query) == ["staged"]

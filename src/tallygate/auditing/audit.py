@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
@@ -20,9 +21,10 @@ from tallygate.auditing.evidence import evidence_of, kafka_source
 from tallygate.auditing.history import wrong_moves
 from tallygate.auditing.ledger_snapshot import Evidence
 from tallygate.auditing.recompute import Noted, Source
-from tallygate.auditing.scope import Sample, Scope, scope_of, sureness
-from tallygate.auditing.verdict import Report
+from tallygate.auditing.scope import Sample, Scope, scope_of, since_time, sureness
+from tallygate.auditing.verdict import AuditResult
 from tallygate.core.offsets import Range
+from tallygate.engine.opening import Opened, PipelineOrPath, opened
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.start import look
 from tallygate.settings import Settings
@@ -32,20 +34,33 @@ __all__ = ["audit"]
 
 
 def audit(
-    pipeline: Pipeline,
+    pipeline: PipelineOrPath,
     *,
-    settings: Settings,
-    spark: SparkSession,
-    since_ms: int | None = None,
-    sample: Sample | None = None,
-) -> Report:
-    """Check a pipeline; it may be running meanwhile. `since_ms` leaves out records that are older
-    than that time, `sample` all but some."""
-    connection = kafka_source(pipeline, settings)
+    since: str | datetime | timedelta | None = None,
+    sample: str | int | Sample | None = None,
+    settings: Settings | None = None,
+    spark: SparkSession | None = None,
+) -> AuditResult:
+    """Check a pipeline, which may be running meanwhile. The result is true only if the verdict is
+    valid, and says as text what is wrong. `since` leaves out records that are older (a time, or how
+    long ago: `2h`), `sample` looks at some records only, chosen by lot (`1%`, or a number).
+
+    The session is the one that is given, else the active one, else a new one, which is left
+    running. An audit that cannot be finished raises."""
+    begin = None if since is None else since_time(since)
+    chosen = None if sample is None else Sample.parse(sample)
+    at = opened(pipeline, "audit", settings, spark)
     started = time.monotonic()
+    result = _checked(at, begin, chosen)
+    return replace(result, seconds=round(time.monotonic() - started, 2))
+
+
+def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> AuditResult:
+    pipeline, settings, spark = at.pipeline, at.settings, at.spark
+    connection = kafka_source(pipeline, settings)
     with evidence_of(pipeline, connection, spark, settings) as evidence, _notes() as noted:
         whole = scope_of(evidence.claims, connection)
-        scope = whole if since_ms is None else whole.since(since_ms, connection)
+        scope = whole if since is None else whole.since(since, connection)
         asked = scope
         if sample is not None:
             scope = scope.sampled(sample)
@@ -53,18 +68,17 @@ def audit(
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
         late = evidence.claims.letters if pipeline.dead_letters.late else frozenset()
         source = Source(pipeline, spark, connection, statics, checkpoint, late)
-        stream, _ = look(pipeline.job(spark, settings, {}))
+        stream, _ = look(pipeline.request(spark, settings, {}))
         within = None if sample is None else scope.ranges
         case = Case(source, evidence, scope, noted, stream, within)
         found = check(case, partial=scope is not whole)
-        report = _report(pipeline, evidence, scope, noted, found)
+        result = _result(pipeline, evidence, scope, noted, found)
     if sample is not None:
-        said = sureness(report.records, len(scope.ranges), sum(map(len, asked.ranges)))
-        report = replace(report, scope=said)
-    elif since_ms is not None:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(since_ms / 1000))
-        report = replace(report, scope=f"records since {at} UTC")
-    return replace(report, seconds=round(time.monotonic() - started, 2))
+        said = sureness(result.records, len(scope.ranges), sum(map(len, asked.ranges)))
+        return replace(result, scope=said)
+    if since is not None:
+        return replace(result, scope=f"records since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    return result
 
 
 @contextmanager
@@ -73,9 +87,9 @@ def _notes() -> Iterator[Noted]:
         yield Noted(folder)
 
 
-def _report(
+def _result(
     pipeline: Pipeline, evidence: Evidence, scope: Scope, noted: Noted, found: Found
-) -> Report:
+) -> AuditResult:
     claims = evidence.claims
     checked: dict[str, list[list[int]]] = {}
     for each in scope.ranges:
@@ -83,15 +97,15 @@ def _report(
     anomalies = [*found.anomalies, *scope.anomalies, *wrong_moves(claims)]
     letters = sum(_within(scope, *at) for at in claims.letters)
     records = noted.records()
-    return Report(
-        pipeline.name,
-        evidence.target,
-        records,
-        found.rows,
-        len(claims.letters),
-        sum(map(len, claims.lost)),
-        tuple(anomalies),
-        (*scope.unknown, *found.unknown),
+    return AuditResult(
+        pipeline=pipeline.name,
+        target=evidence.target,
+        records=records,
+        rows=found.rows,
+        letters=len(claims.letters),
+        lost=sum(map(len, claims.lost)),
+        anomalies=tuple(anomalies),
+        unknown=(*scope.unknown, *found.unknown),
         checked=checked,
         not_compared=found.left_out,
         filtered=None if found.kept is None else records - found.kept - letters,

@@ -18,7 +18,7 @@ from tallygate.auditing.worker_digests import Quick
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.offsets import Range
 from tallygate.spark.plan import Plan, read_plan
-from tallygate.targets.task_report import within
+from tallygate.targets.batch_input import within
 
 __all__ = ["by_coordinates"]
 

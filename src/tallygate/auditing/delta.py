@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.auditing.ledger_snapshot import Claims, Commit
 from tallygate.auditing.verdict import Anomaly
+from tallygate.core.ledger import LedgerEntry
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
-from tallygate.targets.delta.entry import Entry
-from tallygate.targets.delta.ledger import DeltaLedger
+from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.letters import LetterFolder
 from tallygate.targets.delta.table import DeltaTable
 
@@ -53,45 +53,45 @@ class VersionEvidence:
 @contextmanager
 def version_evidence(path: str, pipeline: str, spark: SparkSession) -> Iterator[VersionEvidence]:
     table = DeltaTable(spark, path)
-    version, entry = DeltaLedger(table, pipeline).known_at()
+    version, entry = TableLedger(table, pipeline).newest_at()
     if entry is None:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {table.path}.")
-    letters = LetterFolder(table.own(f"{pipeline}/letters"))
+    state, letters = entry.state, LetterFolder(table.own(f"{pipeline}/letters"))
     claims = Claims(
         {
-            place: Range(*place, entry.begun.get(place, until), until)
-            for place, until in entry.positions.items()
+            place: Range(*place, state.begun.get(place, until), until)
+            for place, until in state.positions.items()
         },
-        tuple(each.range for each in entry.lost),
+        tuple(each.range for each in state.lost),
         frozenset(
             (*place, offset)
-            for place, until in entry.positions.items()
+            for place, until in state.positions.items()
             for offset in letters.offsets(place, 0, until)
         ),
-        entry.topic_ids,
+        state.topic_ids,
         history=tuple(_history(table, pipeline, entry)),
     )
     yield VersionEvidence(spark, path, version, letters, claims)
 
 
-def _history(table: DeltaTable, pipeline: str, newest: Entry) -> Iterator[Commit]:
+def _history(table: DeltaTable, pipeline: str, newest: LedgerEntry) -> Iterator[Commit]:
     """The entries that led to the newest one, oldest first, as far back as they are known.
 
     A file of a run may be there whose commit never took place. Of one run all entries up to its
     last one took place; and the one before a run's first is the one whose positions it took over,
     so where two files could be that one, the history ends."""
-    found: dict[int, list[Entry]] = {}
+    found: dict[int, list[LedgerEntry]] = {}
     for name in table.names(pipeline):
         text = table.read(f"{pipeline}/{name}") if name.endswith(".json") else None
         if text is not None:
-            entry = Entry.parse(text)
-            found.setdefault(entry.version, []).append(entry)
+            entry = LedgerEntry.parse(text)
+            found.setdefault(entry.number, []).append(entry)
     chain = [newest]
     while True:
-        before = found.get(chain[-1].version - 1, [])
-        same = [each for each in before if each.run == chain[-1].run]
+        before = found.get(chain[-1].number - 1, [])
+        same = [each for each in before if each.state.run.id == chain[-1].state.run.id]
         if len(same or before) != 1:
             break
         chain += same or before
     for entry in reversed(chain):
-        yield Commit(entry.version, entry.epoch, entry.batch, entry.ranges)
+        yield Commit(entry.number, entry.state.run.epoch, entry.batch, entry.ranges)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from tallygate.auditing.comparable import content_hash
 from tallygate.core.offsets import Place, Range
-from tallygate.targets.task_report import within
+from tallygate.targets.batch_input import within
 
 __all__ = [
     "Digest",

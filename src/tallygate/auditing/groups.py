@@ -35,36 +35,35 @@ from tallygate.core.offsets import Place, Range
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import is_settled, list_offsets
-from tallygate.targets.kafka.ledger import Held, Names, committed
+from tallygate.targets.kafka.groups import kept_lanes
+from tallygate.targets.kafka.ledger import Names, Position, committed_in
 from tallygate.waiting import wait_until
 
 __all__ = ["claims_of", "groups_of", "is_still", "moment"]
 
 
-def groups_of(names: Names, connection: Connection, stand_in: bool) -> list[str]:
+def groups_of(names: Names, connection: Connection, *, stand_in: bool) -> list[str]:
     """The groups that are the ledger: one, or one a lane."""
-    if any(mark.epoch for _, mark in committed(connection, names.group, stand_in).values()):
-        return [names.group]
-    marks = [mark for _, mark in committed(connection, names.lane_group(0), stand_in).values()]
-    lanes = max((mark.lanes for mark in marks), default=0)
-    if not lanes:
+    lanes = kept_lanes(names, connection, stand_in=stand_in)
+    if lanes is None:
         raise LedgerError(f"pipeline {names.pipeline!r} has never written to this cluster.")
-    return [names.lane_group(lane) for lane in range(lanes)]
+    return [names.lane_group(lane) for lane in range(lanes)] if lanes else [names.group]
 
 
-Lanes = Sequence[Mapping[Place, Held]]
+Lanes = Sequence[Mapping[Place, Position]]
 
 
 def moment(
     groups: Sequence[str],
     places: list[Place],
     connection: Connection,
+    *,
     stand_in: bool,
     timeout: float,
 ) -> tuple[Lanes, Lanes, dict[Place, int]]:
     """The four steps."""
     topics = " or ".join(dict.fromkeys(topic for topic, _ in places))
-    first = [committed(connection, group, stand_in) for group in groups]
+    first = committed_in(groups, connection, stand_in=stand_in)
     ends = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     wait_until(
         lambda: is_settled(ends, connection),
@@ -73,7 +72,7 @@ def moment(
         "what is committed beyond it cannot be seen; try again when it has ended.",
         error=LedgerError,
     )
-    later = [committed(connection, group, stand_in, settled=True) for group in groups]
+    later = committed_in(groups, connection, stand_in=stand_in, settled=True)
     return first, later, ends
 
 
@@ -85,20 +84,20 @@ def is_still(first: Lanes, later: Lanes) -> bool:
 def _claimed(lanes: Lanes) -> dict[Place, int]:
     """What all lanes have done."""
     return {
-        place: min(held[place][0] if place in held else 0 for held in lanes)
+        place: min(held[place].offset if place in held else 0 for held in lanes)
         for place in {place for held in lanes for place in held}
     }
 
 
 def _furthest(lanes: Lanes) -> dict[Place, int]:
     return {
-        place: max(held[place][0] for held in lanes if place in held)
+        place: max(held[place].offset for held in lanes if place in held)
         for place in {place for held in lanes for place in held}
     }
 
 
 def claims_of(first: Lanes, later: Lanes, letters: Sequence[Coordinates]) -> Claims:
-    marks = {place: mark for held in later for place, (_, mark) in held.items()}
+    marks = {place: position.mark for held in later for place, position in held.items()}
     claimed, furthest = _claimed(first), _furthest(later)
     begun = {place: mark.first for place, mark in marks.items()}
     ranges = {

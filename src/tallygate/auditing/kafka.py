@@ -24,10 +24,9 @@ from tallygate.kafka.read import list_offsets
 from tallygate.kafka.topics import Topics
 from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
+from tallygate.targets.batch_input import within
 from tallygate.targets.kafka.ledger import Names
-from tallygate.targets.kafka.sink import as_records
-from tallygate.targets.kafka.writer import SOURCE
-from tallygate.targets.task_report import within
+from tallygate.targets.kafka.records import SOURCE, as_records
 
 __all__ = ["TopicEvidence", "topic_evidence"]
 
@@ -99,7 +98,13 @@ class TopicEvidence:
         if self.passes:
             return frame if placed else frame.drop(*COORDINATES)
         added = COORDINATES if carries else ()
-        return as_records(frame, self.sink.key, self.sink.format, added, carries=placed)
+        return as_records(
+            frame,
+            key=self.sink.key,
+            format=self.sink.format,
+            added=added,
+            has_coordinates=placed,
+        )
 
     def letter(self, at: Coordinates) -> str | None:
         if at not in self.claims.letters:
@@ -136,7 +141,7 @@ def topic_evidence(
     passes: bool,
 ) -> Iterator[TopicEvidence]:
     stand_in = source.bootstrap_servers != target.bootstrap_servers
-    groups = groups_of(Names(pipeline), target, stand_in)
+    groups = groups_of(Names(pipeline), target, stand_in=stand_in)
     narrow = groups == [Names(pipeline).group]
     topics = Topics(target, settings)
     numbers = topics.partition_counts()
@@ -146,7 +151,9 @@ def topic_evidence(
     read = (sink.topic, letters)
     places = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
     for _ in range(ATTEMPTS):
-        first, later, ends = moment(groups, places, target, stand_in, settings.timeout)
+        first, later, ends = moment(
+            groups, places, target, stand_in=stand_in, timeout=settings.timeout
+        )
         if (narrow and sink.coordinates) or is_still(first, later):
             break
     own = [place for place in places if place[0] == sink.topic]

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.auditing.ledger_snapshot import Claims, Commit
 from tallygate.auditing.verdict import Anomaly
+from tallygate.core.ledger import LedgerEntry
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
-from tallygate.targets.parquet.entry import Entry
-from tallygate.targets.parquet.folder import Folder
+from tallygate.targets.parquet.folder import Folder, is_closed
 from tallygate.targets.parquet.letters import read_letters
 
 __all__ = ["FolderEvidence", "folder_evidence"]
@@ -62,7 +62,7 @@ def folder_evidence(text: str, pipeline: str, spark: SparkSession) -> Iterator[F
     if not entries or entries[-1].pipeline != pipeline:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {folder.path}.")
     newest = entries[-1]
-    if newest.goes_on_elsewhere:
+    if is_closed(newest):
         raise LedgerError(
             f"{folder.path} was compacted into {newest.moved_to}, where pipeline {pipeline!r} goes "
             "on: set sink.parquet to it."
@@ -76,18 +76,18 @@ def folder_evidence(text: str, pipeline: str, spark: SparkSession) -> Iterator[F
     yield FolderEvidence(spark, folder, tuple(files), claims)
 
 
-def _claims(entries: Sequence[Entry], letters: frozenset[tuple[str, int, int]]) -> Claims:
-    newest = entries[-1]
+def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, int]]) -> Claims:
+    state = entries[-1].state
     return Claims(
         {
-            place: Range(*place, newest.first.get(place, until), until)
-            for place, until in newest.positions.items()
+            place: Range(*place, state.begun.get(place, until), until)
+            for place, until in state.positions.items()
         },
-        newest.lost,
+        tuple(each.range for each in state.lost),
         letters,
-        newest.topic_ids,
+        state.topic_ids,
         history=tuple(
-            Commit(each.number, each.run.epoch, each.batch, each.ranges, each.rows, each.time)
+            Commit(each.number, each.state.run.epoch, each.batch, each.ranges, each.rows, each.time)
             for each in entries
         ),
     )

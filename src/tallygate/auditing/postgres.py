@@ -20,7 +20,7 @@ from tallygate.postgres.connect import connect
 from tallygate.postgres.read import Snapshot, Through
 from tallygate.quoting import single_quoted
 from tallygate.spec import Postgres
-from tallygate.targets.postgres.table import Target
+from tallygate.targets.postgres.table import TableName
 
 __all__ = ["TableEvidence", "table_evidence"]
 
@@ -29,7 +29,7 @@ __all__ = ["TableEvidence", "table_evidence"]
 class TableEvidence:
     spark: SparkSession
     dsn: str
-    table: Target
+    table: TableName
     snapshot: Snapshot
     claims: Claims
     pipeline: str
@@ -75,7 +75,7 @@ def table_evidence(
         if _one(connection, "SELECT to_regclass('tallygate.pipelines')::text") is None:
             raise LedgerError(f"pipeline {pipeline!r} has never run into this database.")
         claims = _claims(connection, pipeline)
-        table = Target.parse(sink.table, connection)
+        table = TableName.parse(sink.table, connection)
         size = _one(connection, "SELECT pg_relation_size(%s)", table.quoted)
         block = _one(connection, "SELECT current_setting('block_size')")
         pages = int(str(size)) // int(str(block))
@@ -101,7 +101,7 @@ def _claims(connection: psycopg.Connection, pipeline: str) -> Claims:
         (pipeline,),
     ).fetchall()
     batches = connection.execute(
-        "SELECT number, epoch, batch_id, way, ranges, rows, committed_at::text "
+        "SELECT number, epoch, batch_id, strategy, ranges, rows, committed_at::text "
         "FROM tallygate.batches WHERE pipeline = %s ORDER BY number",
         (pipeline,),
     ).fetchall()
@@ -116,7 +116,7 @@ def _claims(connection: psycopg.Connection, pipeline: str) -> Claims:
         ),
         # Tasks that commit by themselves move the ledger before the batch is written down, and
         # a driver that dies in between never writes it down.
-        gapless=all(way != "partition" for _, _, _, way, *_ in batches),
+        gapless=all(strategy != "partition" for _, _, _, strategy, *_ in batches),
     )
 
 

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from confluent_kafka.admin import OffsetSpec
 
@@ -19,9 +20,9 @@ from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
-from tallygate.units import duration_ms, time_ms
+from tallygate.units import duration_ms, moment, time_ms
 
-__all__ = ["Sample", "Scope", "begin_ms", "scope_of", "sureness", "windows"]
+__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "windows"]
 
 WINDOWS = 40
 SMALLEST = 50
@@ -37,9 +38,9 @@ class Scope:
     unknown: tuple[str, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
 
-    def since(self, at_ms: int, connection: Connection) -> "Scope":
+    def since(self, at: datetime, connection: Connection) -> "Scope":
         """Only records from a time on."""
-        spec = OffsetSpec.for_timestamp(at_ms)
+        spec = OffsetSpec.for_timestamp(max(0, int(at.timestamp() * 1000)))
         begins = list_offsets([each.place for each in self.ranges], spec, connection)
         left = []
         for each in self.ranges:
@@ -93,11 +94,20 @@ def _readable(claimed: Range, claims: Claims, earliest: dict[Place, int]) -> int
     return max(claimed.start, earliest[claimed.place], *lost)
 
 
-def begin_ms(text: str) -> int:
-    """A time, or how long ago, as milliseconds since 1970."""
-    if re.fullmatch(r"[\d.]+\s*(ms|s|m|h|d)", text):
-        return int(time.time() * 1000) - duration_ms(text)
-    return time_ms(text)
+def since_time(given: str | datetime | timedelta) -> datetime:
+    """A time, or how long ago: `2026-01-31T12:00:00Z`, `2h`. A time without a zone is in UTC."""
+    if isinstance(given, datetime):
+        return given if given.tzinfo else given.replace(tzinfo=UTC)
+    now = time.time() * 1000
+    if isinstance(given, timedelta):
+        found = moment(now - given / timedelta(milliseconds=1))
+    elif re.fullmatch(r"[\d.]+\s*(ms|s|m|h|d)", given):
+        found = moment(now - duration_ms(given))
+    else:
+        found = moment(time_ms(given))
+    if found is None:
+        raise ConfigError(f"{given!r} is no time that a record can have.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,11 @@ class Sample:
     share: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Sample":
+    def parse(cls, given: "str | int | Sample") -> "Sample":
+        """`1%`, `100000` or a number."""
+        if isinstance(given, cls):
+            return given
+        text = str(given)
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.replace(",", "").replace("_", ""))
         if match and match[2] and 0 < float(match[1]) <= 100:
             return cls(share=float(match[1]) / 100)

@@ -19,11 +19,11 @@ What became of a record is one of these:
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -41,6 +41,8 @@ from tallygate.core.decoding import COORDINATES
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.core.record import Record
+from tallygate.engine.factory import read_topics
+from tallygate.engine.opening import Opened, PipelineOrPath, loaded, opened
 from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
@@ -50,9 +52,10 @@ from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.error_text import reason
 from tallygate.spark.plan import read_plan
-from tallygate.targets.task_report import within
+from tallygate.targets.batch_input import within
+from tallygate.units import moment
 
-__all__ = ["Trace", "trace_record", "trace_rows"]
+__all__ = ["Trace", "trace"]
 
 MOST = 10
 WRONG = {"missing", "different", "duplicate", "unexpected"}
@@ -60,6 +63,8 @@ WRONG = {"missing", "different", "duplicate", "unexpected"}
 
 @dataclass(frozen=True)
 class Trace:
+    """What became of one record; true if that is right."""
+
     topic: str
     partition: int
     offset: int
@@ -82,21 +87,72 @@ class Trace:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def __bool__(self) -> bool:
+        return self.right
 
-def trace_record(
-    pipeline: Pipeline, at: Coordinates, *, settings: Settings, spark: SparkSession
-) -> Trace:
-    """What became of the record at these coordinates."""
-    with _Tracing.opened(pipeline, settings, spark) as tracing:
-        return tracing.record(at)
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.topic}/{self.partition}@{self.offset}: {self.became}"
+        if self.time is not None:
+            yield f"  record: {self.time}, key {self.key}, value {self.value}"
+        if self.commit is not None:
+            commit = self.commit
+            batch = "no batch" if commit.batch is None else f"batch {commit.batch}"
+            at = f", {commit.at}" if commit.at else ""
+            yield f"  commit: {commit.number} by run {commit.run}, {batch}{at}"
+        if self.cause is not None:
+            yield f"  cause: {self.cause}"
+        yield from (f"  row: {json.dumps(row)}" for row in self.rows)
+        if not self.right:
+            yield from (f"  should be: {json.dumps(row)}" for row in self.expected)
 
 
-def trace_rows(
-    pipeline: Pipeline, where: str, *, settings: Settings, spark: SparkSession
+def trace(
+    pipeline: PipelineOrPath,
+    at: str | Coordinates | tuple[int, int] | None = None,
+    *,
+    where: str | None = None,
+    settings: Settings | None = None,
+    spark: SparkSession | None = None,
 ) -> list[Trace]:
-    """The records that the rows of a condition came from, each followed to its rows again."""
-    with _Tracing.opened(pipeline, settings, spark) as tracing:
-        return [tracing.record(at) for at in tracing.places(where)]
+    """Follow one record to what became of it, by its coordinates: `topic/partition@offset`, a tuple
+    of them, or both without the topic if the pipeline reads only one. Or follow the rows that fit
+    `where`, a condition in SQL, back to their records (the first 10 of them) and to their rows
+    again; none if no row fits.
+
+    The session is the one that is given, else the active one, else a new one, which is left
+    running."""
+    if (at is None) == (where is None):
+        raise ConfigError("name either a record by its coordinates, or rows by where.")
+    pipeline = loaded(pipeline)
+    record = None if at is None else _coordinates(at, pipeline)
+    with _Tracing.opened(opened(pipeline, "trace", settings, spark)) as tracing:
+        places = tracing.places(where or "") if record is None else [record]
+        return [tracing.record(each) for each in places]
+
+
+def _coordinates(at: str | Coordinates | tuple[int, int], pipeline: Pipeline) -> Coordinates:
+    topic, partition, offset = _parsed(at)
+    topics = read_topics(pipeline)
+    if topic is None and len(topics) != 1:
+        raise ConfigError(
+            f"the pipeline reads {len(topics)} topics by name; say of which one the record is."
+        )
+    if partition < 0 or offset < 0:
+        raise ConfigError(f"no record is at partition {partition}, offset {offset}.")
+    return topic or topics[0], partition, offset
+
+
+def _parsed(at: str | Coordinates | tuple[int, int]) -> tuple[str | None, int, int]:
+    """Coordinates, of which the topic may be left out."""
+    if isinstance(at, tuple):
+        return (None, *at) if len(at) == 2 else at
+    match = re.fullmatch(r"(?:(.+)/)?(\d+)@(\d+)", at)
+    if match is None:
+        raise ConfigError(f"{at!r} names no record: write topic/partition@offset.")
+    return match[1], int(match[2]), int(match[3])
 
 
 class _Tracing:
@@ -105,9 +161,8 @@ class _Tracing:
 
     @classmethod
     @contextmanager
-    def opened(
-        cls, pipeline: Pipeline, settings: Settings, spark: SparkSession
-    ) -> Iterator["_Tracing"]:
+    def opened(cls, at: Opened) -> Iterator["_Tracing"]:
+        pipeline, settings, spark = at.pipeline, at.settings, at.spark
         connection = kafka_source(pipeline, settings)
         statics = pipeline.statics(spark, settings)
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
@@ -128,7 +183,7 @@ class _Tracing:
         try:
             found = rows.where(where).select(*COORDINATES).distinct().limit(MOST).collect()
         except AnalysisException as error:
-            raise ConfigError(f"--where {where!r}: {reason(error)}") from None
+            raise ConfigError(f"where {where!r}: {reason(error)}") from None
         return sorted((row[0], row[1], row[2]) for row in found if row[2] is not None)
 
     def record(self, at: Coordinates) -> Trace:
@@ -212,8 +267,9 @@ def _seen(at: Coordinates, record: Record | None) -> Trace:
         None if given is None else given.decode(errors="replace")
         for given in (record.key, record.value)
     )
-    time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-    return Trace(*at, "unread", key, value, time)
+    time = moment(record.timestamp)
+    said = None if time is None else time.isoformat(timespec="milliseconds")
+    return Trace(*at, "unread", key, value, said)
 
 
 def _readable(rows: DataFrame) -> DataFrame:

@@ -33,12 +33,12 @@ its polls are the ledger's history: a skipped poll is a `gap` (and `skipped` for
 reading), a nonmonotonic poll an `overlap`. A nonmonotonic send is `disordered`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["KINDS", "Anomaly", "Report", "Verdict", "worst"]
+__all__ = ["KINDS", "Anomaly", "AuditResult", "Verdict", "worst"]
 
 KINDS = (
     "missing",
@@ -82,15 +82,19 @@ class Anomaly:
     """The first ones, with where they are."""
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AuditResult:
+    """True only if the verdict is valid: `assert tallygate.audit("payments.yaml")`."""
+
     pipeline: str
     target: str
     records: int
     """Records of the source that the ledger claims and that could be read again."""
     rows: int
-    letters: int
-    lost: int
+    letters: int = 0
+    """Dead letters."""
+    lost: int = 0
+    """Records that were given up as lost."""
     anomalies: tuple[Anomaly, ...] = ()
     unknown: tuple[str, ...] = ()
     """What could not be checked, and why."""
@@ -113,8 +117,46 @@ class Report:
             found.append(Verdict.INVALID)
         return worst(found)
 
-    def as_dict(self) -> dict[str, Any]:
-        counts = dict.fromkeys(KINDS, 0)
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many there are of each kind of anomaly, zeros included."""
+        found = dict.fromkeys(KINDS, 0)
         for each in self.anomalies:
-            counts[each.kind] += each.count
-        return {"verdict": self.verdict.value, **asdict(self), "counts": counts}
+            found[each.kind] += each.count
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict.value, **asdict(self), "counts": self.counts}
+
+    def __bool__(self) -> bool:
+        return self.verdict is Verdict.VALID
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        """One line with what is wrong, for the messages of failed assertions."""
+        wrong = [f"{each.count:,} {each.kind}{_first(each)}" for each in self.anomalies]
+        unknown = [f"unknown: {text}" for text in self.unknown]
+        said = "; ".join([*wrong, *unknown]) or f"{self.records:,} records, {self.rows:,} rows"
+        return f"<AuditResult {self.pipeline}: {self.verdict.value}; {said}>"
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.pipeline}: {self.verdict.value}"
+        filtered = "" if self.filtered is None else f"{self.filtered:,} filtered, "
+        yield (
+            f"  {self.records:,} records, {self.rows:,} rows, {filtered}"
+            f"{self.letters:,} dead letters, {self.lost:,} lost; {self.seconds:.1f} s"
+        )
+        if self.scope:
+            yield f"  only {self.scope}"
+        for each in self.anomalies:
+            yield f"  {each.kind}: {each.count:,}"
+            yield from (f"    {example}" for example in each.examples)
+        if self.not_compared:
+            yield f"  not compared: {', '.join(self.not_compared)}"
+        yield from (f"  unknown: {text}" for text in self.unknown)
+
+
+def _first(anomaly: Anomaly) -> str:
+    return f" ({anomaly.examples[0]})" if anomaly.examples else ""

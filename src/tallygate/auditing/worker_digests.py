@@ -37,8 +37,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
 from tallygate.quoting import backticked
 from tallygate.spec import Kafka, KafkaSink
-from tallygate.targets.batch_input import shared_out
-from tallygate.targets.task_report import within
+from tallygate.targets.batch_input import shared_out, within
 
 __all__ = ["Quick"]
 

@@ -14,9 +14,8 @@ import typer
 from tallygate import __version__
 from tallygate.cli import (
     audit,
-    cluster,
     dead_letters,
-    drill,
+    lab,
     lake,
     machine,
     pipeline,
@@ -26,6 +25,7 @@ from tallygate.cli import (
 from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
+from tallygate.extras import naming_extras
 
 __all__ = ["app", "main"]
 
@@ -37,12 +37,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-stack.register(app)
+lab.register(app)
+app.command()(stack.status)
 pipeline.register(app)
 audit.register(app)
-drill.register(app)
 lake.register(app)
-app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command()(produce)
 app.command()(consume)
@@ -73,7 +72,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or bool(os.environ.get("TALLYGATE_DEBUG"))
     try:
-        app([argument for argument in arguments if argument != "--debug"])
+        with naming_extras("this command"):
+            app([argument for argument in arguments if argument != "--debug"])
     except TallygateError as error:
         if debug:
             traceback.print_exc()

@@ -13,6 +13,7 @@ from tallygate.cli.output import Format, show, show_table
 from tallygate.errors import TopicError
 
 if TYPE_CHECKING:
+    from tallygate.consumer.dead_letters import DeadLetter
     from tallygate.settings import Settings
 
 __all__ = ["app"]
@@ -31,10 +32,9 @@ def list_(
     settings: "Settings",
 ) -> None:
     """List the dead letters: where each came from, why, and whether it was put back."""
-    from tallygate.consumer.dead_letters import list_dead_letters
+    import tallygate
 
-    connection = resolve_connection(settings)
-    rows = [_row(letter) for letter in list_dead_letters(topic, connection)]
+    rows = [_row(letter) for letter in tallygate.dead_letters(topic=topic, settings=settings)]
     columns = {
         "partition": "partition",
         "offset": "offset",
@@ -57,10 +57,10 @@ def show_(
     settings: "Settings",
 ) -> None:
     """Show one dead letter whole: value, headers and the stack of its failure."""
-    from tallygate.consumer.dead_letters import list_dead_letters
+    import tallygate
 
-    connection = resolve_connection(settings)
-    found = {(x.record.partition, x.record.offset): x for x in list_dead_letters(topic, connection)}
+    letters = tallygate.dead_letters(topic=topic, settings=settings)
+    found = {(each.record.partition, each.record.offset): each for each in letters}
     if (partition, offset) not in found:
         raise TopicError(f"{topic!r} has no dead letter at partition {partition}, offset {offset}.")
     letter = found[partition, offset]
@@ -84,7 +84,7 @@ def replay(
 
     connection = resolve_connection(settings)
 
-    def wanted(letter: Any) -> bool:
+    def wanted(letter: "DeadLetter") -> bool:
         return (offset is None or letter.record.offset in offset) and (
             partition is None or letter.record.partition == partition
         )
@@ -93,7 +93,7 @@ def replay(
     print(f"{count} dead letters of {topic!r} were put back.")
 
 
-def _row(letter: Any) -> dict[str, Any]:
+def _row(letter: "DeadLetter") -> dict[str, Any]:
     return {
         "partition": letter.record.partition,
         "offset": letter.record.offset,
@@ -104,18 +104,17 @@ def _row(letter: Any) -> dict[str, Any]:
     }
 
 
-def _whole(letter: Any) -> dict[str, Any]:
-    record = letter.record
+def _whole(letter: "DeadLetter") -> dict[str, Any]:
     return {
-        "key": None if record.key is None else record.key.decode(errors="replace"),
-        "value": None if record.value is None else record.value.decode(errors="replace"),
-        "headers": {
-            name: None if text is None else text.decode(errors="replace")
-            for name, text in record.headers
-            if not name.startswith("tallygate.")
-        },
+        "key": _text(letter.key),
+        "value": _text(letter.value),
+        "headers": {name: _text(content) for name, content in letter.headers},
         "stack": letter.stack,
     }
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="replace")
 
 
 def _print(value: dict[str, Any]) -> None:

@@ -13,9 +13,9 @@ from tallygate.errors import ConfigError
 if TYPE_CHECKING:
     from tallygate.lab.drills.outcome import Outcome
 
-__all__ = ["register"]
+__all__ = ["app"]
 
-drill = typer.Typer(help="Faults on purpose, each followed by an audit.", no_args_is_help=True)
+app = typer.Typer(help="Faults on purpose, each followed by an audit.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="An object for each drill.")]
 Folder = Annotated[
@@ -36,11 +36,7 @@ Sample = Annotated[
 Rounds = Annotated[int, typer.Option(min=1, help="How often the random mix is played.")]
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(drill, name="drill")
-
-
-@drill.command("list")
+@app.command("list")
 def list_(json_: Json = False) -> None:
     """Name every drill, and say what must hold in it."""
     from tallygate.lab.drills.catalogue import DRILLS
@@ -53,7 +49,7 @@ def list_(json_: Json = False) -> None:
         show_table(rows, {"name": "drill", "must_hold": "what must hold"})
 
 
-@drill.command()
+@app.command()
 def run(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The drills to play.")],
     json_: Json = False,
@@ -68,7 +64,7 @@ def run(
     _play(names, json_, folder, seed, rounds, sets, pipeline, sample)
 
 
-@drill.command("all")
+@app.command("all")
 def all_(
     json_: Json = False,
     folder: Folder = None,

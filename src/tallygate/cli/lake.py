@@ -44,18 +44,19 @@ def compact(folder: Folder, into: Into = None, target: Target = "128MB", sets: S
 
 def _delta(folder: str, size: int, sets: list[str] | None) -> None:
     from tallygate.spark.session import session
-    from tallygate.targets.delta.compaction import compact as optimize
+    from tallygate.targets.delta.compaction import compact_table
 
     spark = session("compact", settings=resolve_settings(sets=sets), delta=True)
-    done = optimize(folder, size, spark)
+    done = compact_table(folder, target_bytes=size, spark=spark)
     spark.stop()
     print(f"{folder} has {done.files:,} files in the place of {done.files_before:,} small ones.")
 
 
 def _parquet(folder: str, into: Path, size: int) -> None:
-    from tallygate.targets.parquet.compaction import compact as write
-    from tallygate.targets.parquet.folder import Folder as Rows
+    from tallygate.targets.parquet.compaction import compact_folder
+    from tallygate.targets.parquet.folder import Folder as CommitFolder
 
-    done = write(Rows.at(folder), Rows.at(str(into)), size)
+    source, destination = CommitFolder.at(folder), CommitFolder.at(str(into))
+    done = compact_folder(source, destination, target_bytes=size)
     print(f"{into} has {done.rows:,} rows in {done.files:,} files, made of {done.files_before:,}.")
-    print(f"Set sink.parquet to {into}; remove {folder} when nobody reads it any more.")
+    print(f"Set sink.parquet to {into}; remove {folder} when no reader needs it any more.")

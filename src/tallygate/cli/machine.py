@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from tallygate.progress import Progress
     from tallygate.settings import Settings
 
-__all__ = ["register"]
+__all__ = ["demo", "doctor", "register"]
 
 jars = typer.Typer(help="The jars of Kafka and of Spark's connectors.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(doctor)
     app.command("config")(config_)
     app.add_typer(jars, name="jars")
-    app.command()(demo)
 
 
 @with_settings
@@ -73,21 +71,22 @@ def fetch(
     """Fetch the jars that are not in the cache yet, and keep their classes for faster starts."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from tallygate.jvm.class_archive import PROGRAMS
-    from tallygate.jvm.jars import SETS, jar_paths
+    from tallygate.jvm.class_archive import wanted
+    from tallygate.jvm.jars import all_sets, jar_paths
 
     settings = resolve_settings(sets=sets)
-    if again is not None and again not in SETS:
-        raise ConfigError(f"there is no set of jars {again!r}; there are {' and '.join(SETS)}.")
+    known = all_sets()
+    if again is not None and again not in known:
+        raise ConfigError(f"there is no set of jars {again!r}; there are {' and '.join(known)}.")
     with progress_display() as progress, ThreadPoolExecutor() as pool:
         fetched = {
             name: pool.submit(jar_paths, name, settings, progress, again=again == name)
-            for name in SETS
+            for name in known
         }
         counts = {name: len(future.result()) for name, future in fetched.items()}
-        classes = [_kept(name, settings, progress) for name in PROGRAMS]
+        classes = [_kept(name, settings, progress) for name in wanted()]
     for name, count in counts.items():
-        print(f"{name}: {count} jars in {SETS[name].folder(settings)}")
+        print(f"{name}: {count} jars in {known[name].folder(settings)}")
     for said in classes:
         print(f"classes: {said}")
 
@@ -105,7 +104,7 @@ def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
 @jars.command("list")
 def list_(output: Output = Format.table, sets: Set = None) -> None:
     """List the sets of jars, what they are made of and whether they are in the cache."""
-    from tallygate.jvm.jars import SETS
+    from tallygate.jvm.jars import all_sets
 
     settings = resolve_settings(sets=sets)
     rows = [
@@ -114,7 +113,7 @@ def list_(output: Output = Format.table, sets: Set = None) -> None:
             "cached": jar_set.is_cached(settings),
             "coordinates": [str(coordinate) for coordinate in jar_set.coordinates],
         }
-        for name, jar_set in SETS.items()
+        for name, jar_set in all_sets().items()
     ]
     columns = {"set": "set", "cached": "in the cache", "coordinates": "coordinates"}
     show(rows, output, lambda: show_table(rows, columns))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tallygate.cli.options import resolve_connection, with_settings
-from tallygate.cli.output import progress_display
+from tallygate.cli.own_session import own_session
 from tallygate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallygate.engine.batch import Progress
+    from tallygate.engine.progress import Progress
     from tallygate.settings import Settings
 
 __all__ = ["register"]
@@ -59,21 +59,8 @@ def init(
 @with_settings
 def check(file: File, *, settings: "Settings") -> None:
     """Check a pipeline without touching Kafka or the store, and show how it will be written."""
-    from tallygate.engine.pipeline import Pipeline
-    from tallygate.spark.session import session
-
-    pipeline = Pipeline.load(file)
-    with progress_display() as progress:
-        spark = session(
-            f"tallygate check {pipeline.name}",
-            settings=settings,
-            progress=progress,
-            delta=pipeline.needs_delta,
-        )
-        try:
-            seen = pipeline.look(spark, settings)
-        finally:
-            spark.stop()
+    with own_session(file, settings, "check") as (pipeline, spark):
+        seen = pipeline.look(spark, settings)
     print(f"{file} is a pipeline that can work.")
     for name, text in seen.items():
         print(f"  {name:<10} {text}")
@@ -94,30 +81,19 @@ def run(
     settings: "Settings",
 ) -> None:
     """Run a pipeline; Ctrl-C or SIGTERM finish the batch and stop."""
-    from tallygate.engine.pipeline import Pipeline
-    from tallygate.spark.session import session
-
-    pipeline = Pipeline.load(file)
     _quiet()
-    with progress_display() as progress:
-        spark = session(
-            f"tallygate {pipeline.name}",
+    with (
+        own_session(file, settings) as (pipeline, spark),
+        _view(pipeline.name, json_) as (told, note),
+    ):
+        done = pipeline.run(
+            until=until.value,
             settings=settings,
-            progress=progress,
-            delta=pipeline.needs_delta,
+            spark=spark,
+            accept_loss=accept_loss,
+            told=told,
+            note=note,
         )
-    try:
-        with _view(pipeline.name, json_) as (told, note):
-            done = pipeline.run(
-                until=until.value,
-                settings=settings,
-                spark=spark,
-                accept_loss=accept_loss,
-                told=told,
-                note=note,
-            )
-    finally:
-        spark.stop()
     if json_:
         _event("end", outcome=done.outcome, batches=done.batches, rows=done.rows, late=done.late)
         return
@@ -145,24 +121,14 @@ def stop(
 @with_settings
 def rebuild(file: File, *, settings: "Settings") -> None:
     """Compute a table or folder anew from the earliest record, and swap it in at once."""
-    from tallygate.engine.pipeline import Pipeline
-    from tallygate.engine.rebuild import rebuild as compute
-    from tallygate.spark.session import session
+    import tallygate
 
-    pipeline = Pipeline.load(file)
     _quiet()
-    with progress_display() as progress:
-        spark = session(
-            f"tallygate {pipeline.name}",
-            settings=settings,
-            progress=progress,
-            delta=pipeline.needs_delta,
-        )
-    try:
-        with _view(f"{pipeline.name} (rebuild)", False) as (told, _):
-            done = compute(pipeline, settings=settings, spark=spark, told=told)
-    finally:
-        spark.stop()
+    with (
+        own_session(file, settings) as (pipeline, spark),
+        _view(f"{pipeline.name} (rebuild)", False) as (told, _),
+    ):
+        done = tallygate.rebuild(pipeline, settings=settings, spark=spark, told=told)
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
         print(f"What it replaces is kept as {done.before}.")
@@ -200,7 +166,7 @@ def _json_batch(progress: "Progress") -> None:
         batch=progress.batch,
         records=progress.records,
         rows=progress.written.rows,
-        way=progress.written.way,
+        strategy=progress.written.strategy,
         seconds=progress.seconds,
         parts=dict(progress.written.seconds),
         letters=progress.letters,
@@ -226,7 +192,7 @@ def _state(progress: "Progress") -> str:
 def _line(progress: "Progress") -> None:
     print(
         f"batch {progress.batch}: {progress.records:,} records, {progress.written.rows:,} rows by "
-        f"{progress.written.way} in {progress.seconds:.2f} s ({_parts(progress)}); "
+        f"{progress.written.strategy} in {progress.seconds:.2f} s ({_parts(progress)}); "
         f"lag {sum(progress.lag.values()):,}, {progress.letters:,} dead letters"
         + (f"; {_state(progress)}" if progress.state else ""),
         flush=True,
@@ -251,7 +217,7 @@ class _Window:
         rate = sum(count for _, count in self._last[1:]) / took if took else 0
         table = Table(box=box.SIMPLE_HEAD, title=f"{self._name}: batch {progress.batch}")
         table.caption = (
-            f"{rate:,.0f} records/s · {progress.written.way} · {progress.seconds:.2f} s "
+            f"{rate:,.0f} records/s · {progress.written.strategy} · {progress.seconds:.2f} s "
             f"({_parts(progress)}) · {progress.letters:,} dead letters"
             + (f"\n{_state(progress)}" if progress.state else "")
         )

@@ -17,16 +17,12 @@ from tallygate.cli.options import (
     with_settings,
 )
 from tallygate.cli.output import Format, progress_display, show, show_table
+from tallygate.extras import has_extra
 
 if TYPE_CHECKING:
     from tallygate.settings import Settings
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    for command in (up, down, status, dsn):
-        app.command()(command)
+__all__ = ["down", "dsn", "status", "up"]
 
 
 def up(
@@ -109,23 +105,28 @@ def down(
 @with_settings
 def status(output: Output = Format.table, *, settings: "Settings") -> None:
     """Show the local stacks (with --name only that one) and the pipelines of the store."""
-    from tallygate.lab.stack import Stack
-
-    names = Stack.names(settings)
-    if settings.asks_for_stack:
-        names = [open_stack(settings).name]
-    found = [_describe(Stack(each, settings=settings)) for each in names]
+    found = _stacks(settings) if has_extra("lab") else []
     flows = _pipelines(settings)
     value = {"stacks": found, "pipelines": flows}
     show(value, output, lambda: _show_status(found, flows))
 
 
+def _stacks(settings: "Settings") -> list[dict[str, Any]]:
+    from tallygate.lab.stack import Stack
+
+    names = Stack.names(settings)
+    if settings.asks_for_stack:
+        names = [open_stack(settings).name]
+    return [_describe(Stack(each, settings=settings)) for each in names]
+
+
 def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
-    from tallygate.engine.status import local_pipelines, pipelines
+    import tallygate
+    from tallygate.engine.status import local_pipelines
     from tallygate.errors import UnreachableError
 
     try:
-        known = pipelines(settings)
+        known = tallygate.status(settings=settings)
     except UnreachableError as error:
         print(f"Pipelines of the store cannot be shown: {error}", file=sys.stderr)
         known = local_pipelines(settings)
@@ -135,7 +136,7 @@ def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
             "state": each.state,
             "target": each.target,
             "delivery": each.delivery,
-            "way": each.progress.get("way"),
+            "strategy": each.progress.get("strategy"),
             "lag": each.lag,
             "letters": each.letters,
             "lost": each.lost,
@@ -153,7 +154,7 @@ def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
 
 
 def _show_status(stacks: list[dict[str, Any]], flows: list[dict[str, Any]]) -> None:
-    if not stacks:
+    if not stacks and has_extra("lab"):
         print("There is no local stack; `tallygate up` starts one.")
     _show_stacks(stacks)
     if flows:
@@ -163,7 +164,7 @@ def _show_status(stacks: list[dict[str, Any]], flows: list[dict[str, Any]]) -> N
             "state": "state",
             "target": "target",
             "delivery": "delivery",
-            "way": "way",
+            "strategy": "strategy",
             "lag": "lag",
             "letters": "dead letters",
             "lost": "lost",

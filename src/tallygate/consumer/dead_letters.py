@@ -7,39 +7,65 @@ by the transactional id, which both share: the later one fences the earlier, and
 markers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from confluent_kafka import KafkaError, KafkaException
 
 from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
-from tallygate.core.letters import MARKER, ROW
-from tallygate.core.record import Output, Record
+from tallygate.core.letters import MARKER, ROW, Letter
+from tallygate.core.record import Headers, Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.read import records_in
+from tallygate.units import moment
 
-__all__ = ["DeadLetter", "list_dead_letters", "replay"]
+__all__ = ["DeadLetter", "dead_letter_of", "list_dead_letters", "replay"]
 
 LETTERS_PER_TRANSACTION = 500
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeadLetter:
+    """A record that failed for good, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    cause: str
     record: Record
-    replayed: bool
+    """What is kept of it. In a topic of dead letters this is the record that keeps it, which has
+    coordinates of its own."""
+    time: datetime | None = None
+    is_row: bool = False
+    """Whether key and value are not the record's, but those of the row that was made of it."""
+    tries: int = 1
+    stack: str = ""
+    """The traceback of the handler that failed, if it was one."""
+    replayed: bool = False
+    """Whether it was put back into the topic that it came from."""
 
     @property
-    def topic(self) -> str:
-        return origin(self.record)[0]
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def headers(self) -> Headers:
+        """The record's own, as far as they are kept."""
+        return tuple(each for each in self.record.headers if not each[0].startswith("tallygate."))
 
     @property
     def coordinates(self) -> str:
-        topic, partition, offset = origin(self.record)
-        return f"{topic}/{partition}@{offset}"
+        """As `trace` takes them."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
 
     @property
     def same(self) -> tuple[bytes | None, str]:
@@ -47,17 +73,42 @@ class DeadLetter:
         back and failed again is another: it has other coordinates."""
         return self.record.header("tallygate.group"), self.coordinates
 
-    @property
-    def cause(self) -> str:
-        return (self.record.header("tallygate.cause") or b"").decode(errors="replace")
 
-    @property
-    def tries(self) -> int:
-        return int(self.record.header("tallygate.tries") or b"0")
+def dead_letter_of(letter: Letter) -> DeadLetter:
+    """A letter that a pipeline keeps elsewhere than in a topic."""
+    ms = letter.time_ms
+    record = Record(*letter.at, -1 if ms is None else ms, letter.key, letter.value, letter.headers)
+    return DeadLetter(
+        topic=letter.topic,
+        partition=letter.partition,
+        offset=letter.offset,
+        cause=letter.cause,
+        record=record,
+        time=None if ms is None else moment(ms),
+        is_row=letter.is_row,
+    )
 
-    @property
-    def stack(self) -> str:
-        return (self.record.header("tallygate.stack") or b"").decode(errors="replace")
+
+def _read(record: Record, *, replayed: bool) -> DeadLetter:
+    """A letter of a topic: its story is in its headers."""
+
+    def said(name: str) -> str:
+        return (record.header(f"tallygate.{name}") or b"").decode(errors="replace")
+
+    topic, partition, offset = origin(record)
+    ms = said("timestamp") or str(record.timestamp)
+    return DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        cause=said("cause"),
+        record=record,
+        time=moment(int(ms)) if ms.isdecimal() and int(ms) else None,
+        is_row=record.header(ROW) is not None,
+        tries=int(said("tries") or 0),
+        stack=said("stack"),
+        replayed=replayed,
+    )
 
 
 def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
@@ -69,7 +120,7 @@ def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
             replayed.add(marker.decode())
         else:
             letters.append(record)
-    return [DeadLetter(record, _mark(record) in replayed) for record in letters]
+    return [_read(record, replayed=_mark(record) in replayed) for record in letters]
 
 
 def replay(
@@ -89,7 +140,7 @@ def replay(
             raise TopicError(
                 f"{letter.record.where} cannot be put back: it does not name a topic that exists."
             )
-        if letter.record.header(ROW) is not None:
+        if letter.is_row:
             raise TopicError(
                 f"{letter.record.where} cannot be put back: it is not the record "
                 f"{letter.coordinates}, but the row that the pipeline made of it."
@@ -101,7 +152,7 @@ def replay(
             producer.begin_transaction()
             for letter in part:
                 if letter.same not in back:
-                    send(producer, _back(letter.record))
+                    send(producer, _back(letter))
                     back.add(letter.same)
                 send(producer, _marker(letter.record))
             producer.commit_transaction(60)
@@ -123,12 +174,9 @@ def _mark(record: Record) -> str:
     return f"{record.partition}:{record.offset}"
 
 
-def _back(record: Record) -> Output:
+def _back(letter: DeadLetter) -> Output:
     """The record as it was: its own headers, without those of its odyssey."""
-    own: Sequence[tuple[str, bytes | None]] = [
-        (name, value) for name, value in record.headers if not name.startswith("tallygate.")
-    ]
-    return Output(origin(record)[0], record.value, record.key, tuple(own))
+    return Output(letter.topic, letter.value, letter.key, letter.headers)
 
 
 def _marker(record: Record) -> Output:

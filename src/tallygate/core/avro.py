@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 
 from tallygate.errors import ConfigError, InputError
+from tallygate.extras import extra_module
 
 __all__ = ["arrow_schema", "decoder", "encoder"]
 
 
 def encoder(schema_file: str) -> Callable[[Any], bytes]:
-    schema = _load(schema_file)
+    fastavro, schema = _fastavro(), _load(schema_file)
 
     def encode(row: Any) -> bytes:
         buffer = io.BytesIO()
@@ -29,7 +29,7 @@ def encoder(schema_file: str) -> Callable[[Any], bytes]:
 
 
 def decoder(schema_file: str) -> Callable[[bytes], Any]:
-    schema = _load(schema_file)
+    fastavro, schema = _fastavro(), _load(schema_file)
 
     def decode(value: bytes) -> Any:
         buffer = io.BytesIO(value)
@@ -44,7 +44,12 @@ def decoder(schema_file: str) -> Callable[[bytes], Any]:
     return decode
 
 
+def _fastavro() -> Any:
+    return extra_module("fastavro", "Avro")
+
+
 def _load(path: str) -> Any:
+    fastavro = _fastavro()
     try:
         return fastavro.parse_schema(json.loads(Path(path).read_text()))
     except OSError as error:

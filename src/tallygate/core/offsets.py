@@ -1,13 +1,13 @@
-"""What is left to do of a batch, by the ledger's word.
+"""Ranges of offsets, and what is left to do of a batch by the ledger's word.
 
 Offsets outrank batch ids. A batch is a set of ranges `[start, until)`; the ledger knows for each
-source partition the next offset that the sink needs. So a range is
+partition the next offset that the target needs: its position. So a range is
 
-    done        the ledger is at its end or beyond: nothing of it is written again
-    whole       the ledger is at its start
-    in part     the ledger is inside it: rows that carry their coordinates are trimmed to the rest,
+    done        the position is at its end or beyond: nothing of it is written again
+    whole       the position is at its start
+    in part     the position is inside it: rows that have coordinates are trimmed to the rest,
                 others cannot be told apart, and the batch is refused
-    beyond      the ledger is before its start: to go on would leave a gap, and is refused
+    beyond      the position is before its start: to go on would leave a gap, and is refused
 
 Nothing here touches a store, so that the rules can be tried by the thousand.
 """
@@ -19,43 +19,50 @@ from tallygate.errors import LedgerError
 
 __all__ = [
     "OTHER_SOURCE",
-    "Known",
     "MovedError",
     "Place",
     "Positions",
     "Range",
+    "TopicPartition",
     "count",
     "is_topic",
+    "lies_in",
     "remaining",
 ]
 
-Place = tuple[str, int]
-"""A topic and a partition."""
-Positions = Mapping[Place, int]
+TopicPartition = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+Place = TopicPartition
+Positions = Mapping[TopicPartition, int]
 OTHER_SOURCE = "source:"
 
 
 class MovedError(LedgerError):
-    """The ledger is not where it was when the batch was planned: somebody else moved it, or
-    a commit that went unanswered had arrived. Nothing was written; the batch is planned anew."""
+    """The ledger is not where it was when the batch was planned: another writer moved it, or
+    a commit that went unanswered had arrived. Nothing was written; the batch is planned again."""
 
 
 def is_topic(name: str) -> bool:
-    """Whether a place is a topic's. Sources that are not Kafka count their positions too, under
+    """Whether a name is a topic's. Sources that are not Kafka count their positions too, under
     a name that no topic can have."""
     return not name.startswith(OTHER_SOURCE)
 
 
 @dataclass(frozen=True, order=True)
 class Range:
+    """The offsets `[start, until)` of a partition."""
+
     topic: str
     partition: int
     start: int
     until: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         return self.topic, self.partition
+
+    def holds(self, offset: int) -> bool:
+        return self.start <= offset < self.until
 
     def __len__(self) -> int:
         return self.until - self.start
@@ -64,30 +71,24 @@ class Range:
         return f"{self.topic}/{self.partition} [{self.start}, {self.until})"
 
 
-@dataclass(frozen=True)
-class Known:
-    """What the ledger knows of a pipeline."""
-
-    positions: Mapping[Place, int]
-    topic_ids: Mapping[str, str]
-    checkpoint_id: str | None
-    halfway: Mapping[Place, int] | None = None
-    """Where a batch ends that some lanes have and others have not."""
-
-
 def count(ranges: Iterable[Range]) -> int:
     """How many offsets the ranges hold: at most so many records."""
     return sum(len(each) for each in ranges)
 
 
+def lies_in(ranges: Iterable[Range], topic: str, partition: int, offset: int) -> bool:
+    """Whether one of the ranges holds the offset of that partition."""
+    return any(each.place == (topic, partition) and each.holds(offset) for each in ranges)
+
+
 def remaining(
     ranges: Sequence[Range], positions: Positions, *, divisible: bool
 ) -> tuple[Range, ...]:
-    """The part of the ranges that the sink does not hold yet.
+    """The part of the ranges that the target does not hold yet.
 
-    `divisible` says that rows carry their coordinates, so that a part can be written alone. A
-    partition that the ledger does not know is in the answer even if it holds nothing: where it was
-    begun must be written down, or "latest" would move on with every start.
+    `divisible` says that rows have coordinates, so that a part can be written alone. A partition
+    that the ledger does not know is in the answer even if it holds nothing: where it was begun must
+    be written down, or "latest" would move on with every start.
     """
     topics = {topic for topic, _ in positions}
     left = []
@@ -101,7 +102,7 @@ def remaining(
         at = held if held is not None else 0 if each.topic in topics else each.start
         if at < each.start:
             raise LedgerError(
-                f"the batch begins at {each}, but the sink holds {each.topic}/{each.partition} "
+                f"the batch begins at {each}, but the target holds {each.topic}/{each.partition} "
                 f"only up to {at}: {each.start - at} offsets would be skipped. The checkpoint is "
                 "ahead of the ledger; remove the checkpoint and start again, and a pipeline "
                 "without state goes on from the ledger."
@@ -111,8 +112,8 @@ def remaining(
     whole, needed = sorted(filter(len, ranges)), sorted(filter(len, left))
     if needed and not divisible and needed != whole:
         raise LedgerError(
-            f"the sink holds a part of this batch: of {_listed(whole)} it still needs "
-            f"{_listed(needed)}. Its rows do not carry their coordinates (an aggregate, a join, or "
+            f"the target holds a part of this batch: of {_listed(whole)} it still needs "
+            f"{_listed(needed)}. Its rows do not have coordinates (an aggregate, a join, or "
             "columns that were not selected), so the part cannot be told apart; rebuild the "
             "pipeline with `tallygate rebuild`."
         )

@@ -1,4 +1,4 @@
-"""Which store a sink belongs to, which brokers a source, and what is kept on this machine."""
+"""Which target a pipeline names, which brokers its source, and what is kept on this machine."""
 
 from pathlib import Path
 
@@ -23,42 +23,56 @@ from tallygate.spec import (
     Postgres,
 )
 from tallygate.spec.part import Part
-from tallygate.targets.delta.store import DeltaStore
-from tallygate.targets.kafka.store import KafkaStore
-from tallygate.targets.parquet.store import ParquetStore
-from tallygate.targets.postgres.store import PostgresStore
-from tallygate.targets.store import Store
-from tallygate.targets.unmanaged import PlainStore
+from tallygate.targets.base import Target
+from tallygate.targets.delta.target import DeltaTarget
+from tallygate.targets.kafka.target import KafkaTarget
+from tallygate.targets.parquet.target import ParquetTarget
+from tallygate.targets.postgres.target import PostgresTarget
+from tallygate.targets.unmanaged import unmanaged_target
 
-__all__ = ["connection_at", "home_of", "read_topics", "source_connection", "store_of"]
+__all__ = ["connection_at", "home_of", "read_topics", "source_connection", "target_of"]
 
 
-def store_of(
+def target_of(
     sink: Part,
     name: str,
+    *,
     delivery: Delivery,
     source: Connection | None,
     topics: tuple[str, ...],
     spark: SparkSession,
     settings: Settings,
-) -> Store:
+) -> Target:
+    """The target that a pipeline names: the one place that looks at the kind of a sink for it."""
     if isinstance(sink, Postgres):
         dsn = sink.dsn or running_dsn(settings)
-        return PostgresStore(sink, name, delivery, dsn, settings.timeout)
+        return PostgresTarget(
+            sink, pipeline=name, delivery=delivery, dsn=dsn, timeout=settings.timeout
+        )
     if isinstance(sink, KafkaSink):
         if sink.bootstrap_servers is not None:
             target = connection_at(sink.bootstrap_servers, settings)
         else:
             target = source or running_connection(settings)
-        lanes = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        return KafkaStore(sink, name, delivery, source, target, topics, lanes, settings)
+        return KafkaTarget(
+            sink,
+            pipeline=name,
+            delivery=delivery,
+            source=source,
+            target=target,
+            topics=topics,
+            lanes=int(spark.conf.get("spark.sql.shuffle.partitions") or 1),
+            settings=settings,
+        )
     if isinstance(sink, Delta):
         check_delta(spark, settings)
-        return DeltaStore(sink, name, delivery, spark, settings)
+        return DeltaTarget(sink, pipeline=name, spark=spark, settings=settings)
     if isinstance(sink, Parquet):
-        return ParquetStore(sink, name, delivery, settings)
+        return ParquetTarget(sink, pipeline=name, settings=settings)
     if isinstance(sink, Console | Memory | Foreach):
-        return PlainStore(sink, name, delivery, spark, settings)
+        return unmanaged_target(
+            sink, pipeline=name, delivery=delivery, spark=spark, settings=settings
+        )
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
 
 

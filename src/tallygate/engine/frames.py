@@ -2,7 +2,7 @@
 
 Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
 its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
-the rows, and mostly the reading too (see `sinks.rows`).
+the rows, and mostly the reading too (see `targets.batch_input`).
 """
 
 import json
@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tallygate.core import avro
-from tallygate.core.decoding import COORDINATES, METADATA, Decoder, fit_records
-from tallygate.core.letters import letter_of
+from tallygate.core.blocks import decoded as decoded_block
+from tallygate.core.decoding import COORDINATES, METADATA, Decoder
 from tallygate.core.offsets import Range
 from tallygate.engine.lateness import Lateness
 from tallygate.engine.schema import check_sample, declared
@@ -34,7 +34,7 @@ from tallygate.spark.error_text import reason
 from tallygate.spark.kafka_options import READING
 from tallygate.spark.plan import DECODING
 from tallygate.spec import Files, Kafka, Rate, Socket
-from tallygate.targets.store import Keeper
+from tallygate.targets.base import LetterKeeper
 from tallygate.targets.task_report import telling
 from tallygate.units import time_ms
 
@@ -155,7 +155,7 @@ def decoder_of(
 def decoded(
     raw: DataFrame,
     source: Kafka,
-    keeper: Keeper,
+    keeper: LetterKeeper,
     saw: Callable[[pa.RecordBatch], None] | None = None,
     metadata: tuple[str, ...] = tuple(METADATA.names),
     lateness: Lateness | None = None,
@@ -207,7 +207,7 @@ def _type(schema: pa.Schema, name: str) -> pa.DataType:
 @dataclass(frozen=True)
 class _DecodeStep:
     decoder: Decoder
-    keeper: Keeper
+    keeper: LetterKeeper
     headers: bool
     saw: Callable[[pa.RecordBatch], None] | None
     lateness: Lateness | None
@@ -218,15 +218,15 @@ class _DecodeStep:
         for raw in self._records(blocks):
             if self.saw is not None and raw.num_rows:
                 self.saw(raw)
-            fit, unfit = self.decoder.decode(raw)
-            letters = [letter_of(raw, each.index, each.cause) for each in unfit]
+            made = decoded_block(raw, self.decoder)
+            fit, letters = made.rows, made.letters
             if self.lateness is not None:
                 letters += self.lateness.letters(raw, fit)
             if letters:
                 # All of a block at a time: a topic keeps none before the last that it has.
                 self.keeper.keep(letters)
             if self.headers:
-                fit = fit.append_column("_headers", fit_records(raw, unfit).column(HEADERS.name))
+                fit = fit.append_column("_headers", made.fit.column(HEADERS.name))
             yield fit.select(self.given)
 
     def _records(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

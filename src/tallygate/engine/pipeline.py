@@ -11,13 +11,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.core.decoding import COORDINATES, METADATA
 from tallygate.endpoints import running_dsn
-from tallygate.engine.batch import Progress
 from tallygate.engine.factory import (
     connection_at,
     home_of,
     read_topics,
     source_connection,
-    store_of,
+    target_of,
 )
 from tallygate.engine.frames import (
     check_files,
@@ -29,9 +28,10 @@ from tallygate.engine.frames import (
 )
 from tallygate.engine.lateness import Lateness, lateness_of
 from tallygate.engine.lookup_tables import Statics
-from tallygate.engine.run import Counts, Heart, Summary, launched, run_job
-from tallygate.engine.run_request import Job
-from tallygate.engine.start import SHUFFLE_PARTITIONS, look
+from tallygate.engine.progress import Progress
+from tallygate.engine.run import Counts, Heart, Summary, run_query
+from tallygate.engine.run_request import RunRequest
+from tallygate.engine.start import SHUFFLE_PARTITIONS, look, start
 from tallygate.engine.transform import transformed
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
@@ -43,27 +43,20 @@ from tallygate.spark.session import session
 from tallygate.spark.state_report import states, warnings
 from tallygate.spec import (
     NAME,
-    Console,
     DeadLetters,
     Delivery,
     Delta,
     Files,
-    Foreach,
     Kafka,
     KafkaSink,
-    Memory,
     Parquet,
     PipelineSpec,
     Postgres,
-    Rate,
-    Socket,
-    check_delivery,
-    instead_of_append,
     load_spec,
     look_in,
     validated,
 )
-from tallygate.targets.store import Keeper, Shape
+from tallygate.targets.base import LetterKeeper, RowShape
 from tallygate.units import interval_ms
 
 __all__ = ["Pipeline", "write_stream"]
@@ -91,29 +84,26 @@ class Pipeline(PipelineSpec):
         anywhere = settings.with_flags({"kafka.bootstrap.servers": "localhost:9092"})
         if isinstance(self.sink, Postgres) and self.sink.dsn is None:
             anywhere = anywhere.with_flags({"postgres.dsn": "postgresql://localhost"})
-        job = self.job(spark, anywhere, {}, static_settings=settings)
-        plan, shape = look(job)
+        request = self.request(spark, anywhere, {}, static_settings=settings)
+        plan, shape = look(request)
         self._check_key(shape)
         self._check_files(spark, settings)
         kept = states(plan.frame)
         found = {
-            "source": ", ".join(_said(each) for each in self.streams.values()),
+            "source": ", ".join(each.said for each in self.streams.values()),
             "plan": plan.why,
             "columns": shape.schema.simpleString().removeprefix("struct<").removesuffix(">"),
             "state": "; ".join(map(str, kept)) if kept else "none",
-            "sink": job.store.target,
-            "commit": f"{self.delivery}, {self._ways(shape)}",
+            "sink": request.target.name,
+            "commit": f"{self.delivery}, {self.sink.strategies(narrow=shape.narrow)}",
         }
         notes = warnings(plan.frame)
         return {**found, **({"warning": " ".join(notes)} if notes else {})}
 
-    def _check_key(self, shape: Shape) -> None:
+    def _check_key(self, shape: RowShape) -> None:
         """Refuse a key that the rows do not have, as the store would when a run starts."""
-        if not isinstance(self.sink, Postgres | KafkaSink | Delta):
-            return
-        key = self.sink.key or ()
         columns = shape.schema.fieldNames()
-        for name in (key,) if isinstance(key, str) else key:
+        for name in self.sink.keys:
             if name not in columns:
                 raise ConfigError(
                     f"{self.where('sink', 'key')}: {name!r} is no column of what the pipeline "
@@ -125,14 +115,6 @@ class Pipeline(PipelineSpec):
             if isinstance(source, Files):
                 check_files(spark, source, self._where_in(name))
         self.statics(spark, settings).check_files()
-
-    def _ways(self, shape: Shape) -> str:
-        if isinstance(self.sink, Postgres):
-            ways = "by partition" if shape.narrow and self.sink.mode == "append" else "staged"
-            return f"{ways}; small batches by the driver"
-        if isinstance(self.sink, KafkaSink):
-            return "a transaction a partition" if shape.narrow else "lanes"
-        return "whole batches"
 
     def run(
         self,
@@ -162,14 +144,14 @@ class Pipeline(PipelineSpec):
             checkpoint = Checkpoint(running, self.checkpoint_path(settings))
             alone = bool(self.static) and statics.wait_for_a_batch(checkpoint)
             trigger = {"once": True} if alone else self._trigger(until)
-            job = self.job(running, settings, trigger, accept_loss, listen, note)
-            done = run_job(job, running, counts)
+            request = self.request(running, settings, trigger, accept_loss, listen, note)
+            done = run_query(request, running, counts)
             late += done.late
             if not (alone and done.outcome == "done") and done.outcome != "refreshed":
                 return replace(done, late=late, seconds=time.monotonic() - began)
             note("a static side has changed; the next batch sees it")
 
-    def job(
+    def request(
         self,
         spark: SparkSession,
         settings: Settings,
@@ -178,46 +160,49 @@ class Pipeline(PipelineSpec):
         told: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         static_settings: Settings | None = None,
-    ) -> Job:
+    ) -> RunRequest:
+        """What is to be run, by these settings."""
         connection = source_connection(self, settings)
         raw, path = self._raw, self.checkpoint_path(settings)
         asked = settings.section("spark.conf").get(SHUFFLE_PARTITIONS)
         statics = self.statics(spark, static_settings or settings)
-        topics = read_topics(self)
-        return Job(
+        return RunRequest(
             name=self.name,
             build=lambda keeper, at, needed: self._frame(
                 spark, connection, keeper, statics, at, needed
             ),
-            store=store_of(
-                self.sink, self.name, self.delivery, connection, topics, spark, settings
+            target=target_of(
+                self.sink,
+                self.name,
+                delivery=self.delivery,
+                source=connection,
+                topics=read_topics(self),
+                spark=spark,
+                settings=settings,
             ),
             checkpoint=path,
             connection=connection,
             mode=self.sink.mode,
-            instead=instead_of_append(self.sink),
+            instead=self.sink.instead,
             trigger=trigger,
             decoder=None if raw is None else decoder_of(raw, where=self._where_in("source")),
             fetches=all(fetchable(each, connection) for each in self.streams.values()),
-            small=getattr(self.sink, "driver_rows", Job.small),
+            small=getattr(self.sink, "driver_rows", RunRequest.small),
             limits=self.dead_letters,
             accept_loss=accept_loss,
-            told=told,
+            on_progress=told,
             note=note,
             ready=lambda: statics.check(Checkpoint(spark, path)),
             stale=lambda: statics.changed(Checkpoint(spark, path)),
-            forgets=isinstance(self.sink, Console | Memory | Foreach),
             shuffle_partitions=int(asked) if asked else None,
-            delivery=self.delivery,
-            to_topic=isinstance(self.sink, KafkaSink),
             where=self.where("transform"),
         )
 
     @property
     def _raw(self) -> Kafka | None:
         """The one source whose records the sink decodes by itself, since nothing is in between."""
-        if self.transform is None and isinstance(self.source, Kafka):
-            return self.source if isinstance(self.sink, Postgres | KafkaSink) else None
+        if self.transform is None and isinstance(self.source, Kafka) and self.sink.decodes:
+            return self.source
         return None
 
     def statics(self, spark: SparkSession, settings: Settings) -> Statics:
@@ -227,19 +212,13 @@ class Pipeline(PipelineSpec):
         """What a field of a source is called in messages."""
         return lambda field: self.where(*self.place_of(stream), field)
 
-    @property
-    def needs_delta(self) -> bool:
-        """Whether its Spark session must have Delta."""
-        sides = any(side.delta is not None for side in self.static.values())
-        return sides or isinstance(self.sink, Delta)
-
     def checkpoint_path(self, settings: Settings) -> str:
         """A socket is read anew with every run, so each run of it has a checkpoint of its own. What
         went to a sink without a ledger must not count as done for another one."""
         name = self.name
-        if isinstance(self.sink, Console | Memory | Foreach):
-            name = f"{name}.{type(self.sink).__name__.lower()}"
-        if any(isinstance(source, Socket) for source in self.streams.values()):
+        if not self.sink.keeps_ledger:
+            name = f"{name}.{self.sink.kind}"
+        if any(source.read_once for source in self.streams.values()):
             name = f"{name}-{int(time.time() * 1000)}"
         return self.checkpoint or str(home_of(self, settings) / "checkpoints" / name)
 
@@ -247,7 +226,7 @@ class Pipeline(PipelineSpec):
         self,
         spark: SparkSession,
         connection: Connection | None,
-        keeper: Keeper,
+        keeper: LetterKeeper,
         statics: Statics,
         checkpoint: Checkpoint | None,
         needed: Collection[str] | None,
@@ -255,7 +234,7 @@ class Pipeline(PipelineSpec):
         lateness = lateness_of(self, spark)
         if self._raw is not None:
             assert connection is not None
-            if isinstance(self.sink, KafkaSink):
+            if self.sink.is_topic:
                 raw = raw_stream(spark, self._raw, connection, headers=True)
                 return raw.select(*RECORDS.names, HEADERS.name)
             return raw_stream(spark, self._raw, connection).select(*RECORDS.names)
@@ -274,7 +253,7 @@ class Pipeline(PipelineSpec):
         spark: SparkSession,
         name: str,
         connection: Connection | None,
-        keeper: Keeper,
+        keeper: LetterKeeper,
         lateness: Lateness | None,
         needed: Collection[str] | None,
     ) -> DataFrame:
@@ -325,7 +304,7 @@ def write_stream(
     if not frame.isStreaming:
         raise ConfigError("write_stream needs a streaming frame, as of spark.readStream.")
     try:
-        check_delivery(delivery, sink)
+        sink.check_delivery(delivery)
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
     foreign = foreign_sources(frame)
@@ -336,30 +315,28 @@ def write_stream(
         )
     committed = committed_only(frame)
     connection = connection_at(kafka_servers(committed), settings)
-    job = Job(
-        name,
-        lambda *_: committed,
-        store_of(sink, name, delivery, connection, (), frame.sparkSession, settings),
-        checkpoint,
-        connection,
-        sink.mode,
-        trigger or {},
-        instead=instead_of_append(sink),
+    request = RunRequest(
+        name=name,
+        build=lambda *_: committed,
+        target=target_of(
+            sink,
+            name,
+            delivery=delivery,
+            source=connection,
+            topics=(),
+            spark=frame.sparkSession,
+            settings=settings,
+        ),
+        checkpoint=checkpoint,
+        connection=connection,
+        mode=sink.mode,
+        trigger=trigger or {},
+        instead=sink.instead,
         limits=dead_letters or DeadLetters(),
         accept_loss=accept_loss,
         adopts=True,
-        delivery=delivery,
-        to_topic=isinstance(sink, KafkaSink),
         where="the frame",
     )
-    query, engine = launched(job, frame.sparkSession)
-    Heart(job.store, query, engine, alone=True).start()
+    query, engine = start(request, frame.sparkSession)
+    Heart(query, engine, alone=True).start()
     return query
-
-
-def _said(source: Kafka | Files | Socket | Rate) -> str:
-    if isinstance(source, Kafka):
-        return ", ".join(source.topic) or f"pattern {source.pattern}"
-    if isinstance(source, Files):
-        return f"{source.format} files in {source.folder}"
-    return f"socket {source.host}:{source.port}" if isinstance(source, Socket) else "rows by rate"

@@ -24,8 +24,9 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tallygate.endpoints import running_dsn
-from tallygate.engine.batch import Progress
+from tallygate.engine.opening import PipelineOrPath, opened
 from tallygate.engine.pipeline import Pipeline
+from tallygate.engine.progress import Progress
 from tallygate.engine.run import Summary
 from tallygate.engine.status import local_pipelines
 from tallygate.engine.swap_folders import exchange
@@ -34,7 +35,7 @@ from tallygate.postgres.connect import connect
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
-from tallygate.targets.postgres.table import Target
+from tallygate.targets.postgres.table import TableName
 
 __all__ = ["Rebuilt", "rebuild"]
 
@@ -44,31 +45,49 @@ LONGEST_NAME = 63
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a rebuild did, and where the table is that was replaced."""
+    """What a rebuild did."""
 
     summary: Summary
+    """Of the run that has read everything once more."""
     before: str | None
+    """The table or folder that keeps what was replaced."""
 
 
 def rebuild(
-    pipeline: Pipeline,
+    pipeline: PipelineOrPath,
     *,
-    settings: Settings,
-    spark: SparkSession,
+    settings: Settings | None = None,
+    spark: SparkSession | None = None,
     told: Callable[[Progress], None] = lambda _: None,
 ) -> Rebuilt:
-    sink = pipeline.sink
+    """Compute the table or folder of a pipeline once more from the earliest record, and swap it in
+    at once; `told` is called after each batch.
+
+    The session is the one that is given, else the active one, else a new one, which is left
+    running."""
+    at = opened(pipeline, "rebuild", settings, spark)
+    sink = at.pipeline.sink
+    if isinstance(sink, Postgres):
+        return _rebuild_table(at.pipeline, sink, at.settings, at.spark, told)
     if isinstance(sink, Parquet | Delta):
-        return _rebuild_folder(pipeline, sink, settings, spark, told)
-    if not isinstance(sink, Postgres):
-        raise ConfigError(
-            "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
-            "another name into another topic."
-        )
+        return _rebuild_folder(at.pipeline, sink, at.settings, at.spark, told)
+    raise ConfigError(
+        "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
+        "another name into another topic."
+    )
+
+
+def _rebuild_table(
+    pipeline: Pipeline,
+    sink: Postgres,
+    settings: Settings,
+    spark: SparkSession,
+    told: Callable[[Progress], None],
+) -> Rebuilt:
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
-        target = Target.parse(sink.table, connection)
-        copy = Target(target.schema, _beside(target.name, "__rebuild"))
+        target = TableName.parse(sink.table, connection)
+        copy = TableName(target.schema, _beside(target.name, "__rebuild"))
         name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
         _forget(connection, name, copy)
         checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
@@ -182,7 +201,7 @@ def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
     return {"sources": {name: whole(each) for name, each in pipeline.sources.items()}}
 
 
-def _forget(connection: psycopg.Connection, name: str, copy: Target) -> None:
+def _forget(connection: psycopg.Connection, name: str, copy: TableName) -> None:
     """Remove what a rebuild that did not finish has left."""
     with connection.transaction():
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy.identifier))
@@ -192,7 +211,7 @@ def _forget(connection: psycopg.Connection, name: str, copy: Target) -> None:
 
 
 def _swap(
-    connection: psycopg.Connection, name: str, copy_name: str, target: Target, copy: Target
+    connection: psycopg.Connection, name: str, copy_name: str, target: TableName, copy: TableName
 ) -> str | None:
     """Exchange tables and ledger in one transaction; return the name of the old table."""
     with connection.transaction():

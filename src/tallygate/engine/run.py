@@ -13,9 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.engine.batch import Engine, Progress, StopRequested
-from tallygate.engine.run_request import Job
-from tallygate.engine.start import launch
+from tallygate.engine.batch import BatchEngine, StopRequested
+from tallygate.engine.progress import Progress
+from tallygate.engine.run_request import RunRequest
+from tallygate.engine.start import start
 from tallygate.errors import (
     FencedError,
     LostRangeError,
@@ -25,14 +26,13 @@ from tallygate.errors import (
     UnreachableError,
 )
 from tallygate.spark.error_text import reason
-from tallygate.targets.store import Store
 
-__all__ = ["Counts", "Heart", "Summary", "launched", "run_job"]
+__all__ = ["Counts", "Heart", "Summary", "run_query"]
 
 BEAT_EVERY = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """What a run did."""
 
@@ -57,19 +57,11 @@ class Counts:
         self.letters = progress.letters
 
 
-def launched(job: Job, spark: SparkSession) -> tuple[StreamingQuery, Engine]:
-    try:
-        return launch(job, spark)
-    except BaseException as error:
-        with contextlib.suppress(Exception):
-            job.store.end(f"failed: {error}")
-        raise
-
-
-def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
+def run_query(request: RunRequest, spark: SparkSession, counts: Counts) -> Summary:
+    """Start the query and watch it until it ends; raise what stopped it, if it failed."""
     started = time.monotonic()
-    query, engine = launched(job, spark)
-    heart = Heart(job.store, query, engine, stale=job.stale)
+    query, engine = start(request, spark)
+    heart = Heart(query, engine, stale=request.stale)
     heart.start()
     stopping = False
     with _signals() as asked, contextlib.suppress(StreamingQueryException):
@@ -95,18 +87,24 @@ def run_job(job: Job, spark: SparkSession, counts: Counts) -> Summary:
             failure = error
     outcome = "failed" if failure else _outcome(bool(asked) or heart.stop_requested, heart.stale)
     with contextlib.suppress(UnreachableError):
-        job.store.end(outcome if failure is None else f"failed: {failure}")
+        engine.target.end(engine.claim, outcome if failure is None else f"failed: {failure}")
     engine.end()
     if failure is not None:
         raise (
             failure
             if isinstance(failure, TallygateError)
-            else QueryError(f"pipeline {job.name!r} stopped: {reason(failure)}")
+            else QueryError(f"pipeline {request.name!r} stopped: {reason(failure)}")
         ) from failure
     took = time.monotonic() - started
-    engine.state()
+    engine.reports.state()
     return Summary(
-        counts.batches, counts.records, counts.rows, counts.letters, took, outcome, engine.late
+        batches=counts.batches,
+        records=counts.records,
+        rows=counts.rows,
+        letters=counts.letters,
+        seconds=took,
+        outcome=outcome,
+        late=engine.reports.late,
     )
 
 
@@ -144,14 +142,14 @@ class Heart:
 
     def __init__(
         self,
-        store: Store,
         query: StreamingQuery,
-        engine: Engine,
+        engine: BatchEngine,
         *,
         alone: bool = False,
         stale: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._store, self._query, self._engine, self._alone = store, query, engine, alone
+        self._query, self._engine, self._alone = query, engine, alone
+        self._target, self._claim = engine.target, engine.claim
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.failure: TallygateError | None = None
@@ -166,12 +164,12 @@ class Heart:
         self._stopped.set()
         self._thread.join(timeout=10)
         with contextlib.suppress(Exception):
-            self._store.beat(self.progress())
+            self._target.beat(self._claim, self.progress())
 
     def _run(self) -> None:
         while not self._stopped.wait(BEAT_EVERY) and self._query.isActive:
             try:
-                self.stop_requested = self._store.beat(self.progress())
+                self.stop_requested = self._target.beat(self._claim, self.progress())
                 self.stale = self.stale or self._stale()
             except FencedError as error:
                 self.failure = error
@@ -190,7 +188,7 @@ class Heart:
             else:
                 self._query.awaitTermination()
         with contextlib.suppress(Exception):
-            self._store.end(self._outcome())
+            self._target.end(self._claim, self._outcome())
         self._engine.end()
 
     def _outcome(self) -> str:
@@ -211,7 +209,7 @@ class Heart:
             return {}
         return {
             "batch": last.batch,
-            "way": last.written.way,
+            "strategy": last.written.strategy,
             "records": last.records,
             "rows": last.written.rows,
             "seconds": round(last.seconds, 3),
@@ -219,5 +217,5 @@ class Heart:
             "letters": last.letters,
             "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
             "positions": {f"{topic}/{n}": at for (topic, n), at in last.positions.items()},
-            "state": self._engine.state(),
+            "state": self._engine.reports.state(),
         }

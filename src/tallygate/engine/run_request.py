@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import Decoder
-from tallygate.engine.batch import Progress
+from tallygate.engine.progress import Progress
 from tallygate.kafka.connection import Connection
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import DeadLetters
-from tallygate.targets.store import Keeper, Store
+from tallygate.targets.base import LetterKeeper, Target
 
-__all__ = ["Job"]
+__all__ = ["RunRequest"]
 
 
-@dataclass(frozen=True)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
     """A streaming frame, and where it goes."""
 
     name: str
-    build: Callable[[Keeper, Checkpoint | None, Collection[str] | None], DataFrame]
+    build: Callable[[LetterKeeper, Checkpoint | None, Collection[str] | None], DataFrame]
     """Makes the frame; without a checkpoint one to look at, for which no static side is read. If
     it is known which columns of its sources are needed, the others are left out."""
-    store: Store
+    target: Target
     checkpoint: str
     connection: Connection | None
     """To the source's brokers, if any source is Kafka."""
@@ -37,28 +37,24 @@ class Job:
     """Records up to which a batch is small, and Spark's reader quicker: it need not be planned."""
     limits: DeadLetters = field(default_factory=DeadLetters)
     accept_loss: bool = False
-    told: Callable[[Progress], None] = lambda _: None
+    on_progress: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     ready: Callable[[], None] = lambda: None
     """Raises if something that the frame needs cannot be read, before anything is taken over."""
     stale: Callable[[], bool] = lambda: False
-    """Whether a static side has changed, so that the query is to be started anew."""
+    """Whether a static side has changed, so that the query is to be started again."""
     adopts: bool = False
     """Whether a checkpoint of batches that the ledger does not know may be taken over."""
-    forgets: bool = False
-    """Whether the sink keeps no ledger at all."""
     shuffle_partitions: int | None = None
     """As many as the user asks for; None leaves the choice."""
-    delivery: str = "exactly-once"
-    to_topic: bool = False
     instead: str = "use mode upsert with the groups as the key"
     """What to do with groups that cannot be appended, for messages."""
     where: str = "the transform"
     """What the transform is called in messages."""
 
     @property
-    def anew(self) -> str:
-        """How such a job is begun anew: what can be swapped in one step can be rebuilt."""
-        if self.to_topic or self.adopts:
+    def cure(self) -> str:
+        """How such a run is begun from the start: what can be swapped in one step is rebuilt."""
+        if self.target.traits.is_topic or self.adopts:
             return "begin anew: another name, another target, another checkpoint"
         return "rebuild with `tallygate rebuild`"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, overload
 
 import psycopg
 
@@ -15,7 +15,7 @@ from tallygate.postgres.tables import upgrade
 from tallygate.settings import Settings, nearest
 from tallygate.targets.local_run import local_runs
 
-__all__ = ["PipelineStatus", "local_pipelines", "pipelines", "request_stop"]
+__all__ = ["PipelineStatus", "local_pipelines", "request_stop", "status"]
 
 ALIVE_WITHIN = 10.0
 
@@ -50,8 +50,24 @@ class PipelineStatus:
         return int((self.progress.get("state") or {}).get("late", 0))
 
 
-def pipelines(settings: Settings) -> list[PipelineStatus]:
-    """Those of the configured PostgreSQL, if there is one, and those that ran here into others."""
+@overload
+def status(name: None = None, *, settings: Settings | None = None) -> list[PipelineStatus]: ...
+@overload
+def status(name: str, *, settings: Settings | None = None) -> PipelineStatus: ...
+def status(
+    name: str | None = None, *, settings: Settings | None = None
+) -> list[PipelineStatus] | PipelineStatus:
+    """Every pipeline of the configured PostgreSQL, if there is one, and those that ran on this
+    machine into other sinks; or the one of that name, which must be among them."""
+    known = _pipelines(settings or Settings.load())
+    if name is None:
+        return sorted(known.values(), key=lambda each: each.name)
+    if name not in known:
+        raise ConfigError(f"the store has no pipeline {name!r}{nearest(name, known)}")
+    return known[name]
+
+
+def _pipelines(settings: Settings) -> dict[str, PipelineStatus]:
     try:
         stored = _stored(running_dsn(settings), settings.timeout)
     except StackError:
@@ -60,7 +76,7 @@ def pipelines(settings: Settings) -> list[PipelineStatus]:
     for each in [*stored, *local_pipelines(settings)]:
         if each.name not in newest or each.heartbeat_at > newest[each.name].heartbeat_at:
             newest[each.name] = each
-    return sorted(newest.values(), key=lambda each: each.name)
+    return newest
 
 
 def local_pipelines(settings: Settings) -> list[PipelineStatus]:
@@ -106,10 +122,7 @@ def _stored(dsn: str, timeout: float) -> list[PipelineStatus]:
 
 def request_stop(name: str, settings: Settings) -> int:
     """Ask the newest run of a pipeline to stop after its batch; return the run's number."""
-    known = {each.name: each for each in pipelines(settings)}
-    if name not in known:
-        raise ConfigError(f"the store has no pipeline {name!r}{nearest(name, known)}")
-    found = known[name]
+    found = status(name, settings=settings)
     if found.state != "running":
         raise ConfigError(f"pipeline {name!r} does not run: its last run is {found.state}.")
     here = {run.pipeline: run for run in local_runs(settings.runs_dir)}

@@ -14,17 +14,25 @@ import tempfile
 from pathlib import Path
 
 from tallygate.errors import MachineError
-from tallygate.jvm.jars import SETS, pyspark_jars
+from tallygate.extras import has_extra
+from tallygate.jvm.jars import named_set, pyspark_jars
 from tallygate.jvm.java import Java, find_java
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
-__all__ = ["PROGRAMS", "keep_classes", "sharing"]
+__all__ = ["keep_classes", "sharing", "wanted"]
 
 LONGEST = 180.0
 TOLD = ("state.dir", "cache.dir", "java.home", "ivy.settings")
 PROGRAMS = {"spark": "tallygate.spark.warming", "kafka": "tallygate.lab.kafka.warming"}
 """What is run to the end, so that its classes can be written down."""
+NEEDED = {"spark": "spark", "kafka": "lab"}
+"""The extra without which nothing here would start that program."""
+
+
+def wanted() -> list[str]:
+    """The programs that can be started here."""
+    return [name for name in PROGRAMS if has_extra(NEEDED[name])]
 
 
 def sharing(name: str, java: Java, settings: Settings) -> list[str]:
@@ -63,7 +71,7 @@ def keep_classes(name: str, settings: Settings, progress: Progress = silent) -> 
 
 def _archive(name: str, java: Java, settings: Settings) -> Path:
     """For each Java and each set of jars another one, and for jars that were installed anew."""
-    jars = pyspark_jars() if name == "spark" else SETS[name].folder(settings)
+    jars = pyspark_jars() if name == "spark" else named_set(name).folder(settings)
     made = jars.stat().st_mtime_ns if jars.exists() else 0
     fits = f"{java.home.resolve()} {java.version} {jars} {made}"
     digest = hashlib.sha256(fits.encode()).hexdigest()[:12]

@@ -10,10 +10,10 @@ the JVM.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -24,17 +24,24 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from tallygate.errors import JarError
+from tallygate.extras import extra_module
 from tallygate.jvm.java import Java, find_java
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
-__all__ = ["SETS", "Coordinate", "JarSet", "jar_paths", "pyspark_jars"]
+__all__ = ["Coordinate", "JarSet", "all_sets", "jar_paths", "named_set", "pyspark_jars"]
 
 KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"
 POSTGRES_JDBC_VERSION = "42.7.11"
-DELTA_VERSION = "4.0.0"
+DELTA = {
+    "4.0": ("delta-spark_2.13", "4.0.0"),
+    "4.1": ("delta-spark_4.1_2.13", "4.1.0"),
+}
+"""The Delta for each Spark: its jars are built for one version alone."""
 MANIFEST = "manifest.json"
+# What these are is large, and PySpark ships them.
+SHIPPED = ("org.apache.hadoop", "org.scala-lang", "org.slf4j")
 
 
 @dataclass(frozen=True)
@@ -69,44 +76,70 @@ class JarSet:
 
 
 def _pyspark_version() -> str:
-    try:
-        return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        raise JarError("PySpark is not installed: `pip install pyspark`.") from None
+    """By PySpark's own word: the one of Spark's images was not installed by pip."""
+    return str(extra_module("pyspark", "a set of jars").__version__)
 
 
-def _sets() -> dict[str, JarSet]:
-    spark, scala = _pyspark_version(), SCALA_VERSION
-    kafka = JarSet(
+def _kafka() -> JarSet:
+    return JarSet(
         "kafka",
         (
-            Coordinate("org.apache.kafka", f"kafka_{scala}", KAFKA_VERSION),
+            Coordinate("org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_VERSION),
             # Kafka's own command line tools; what they need of Connect is left out.
             Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),
             Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
         ),
     )
-    # These are large, and PySpark ships them.
-    shipped = ("org.apache.hadoop", "org.scala-lang", "org.slf4j")
-    connectors = JarSet(
+
+
+def _connectors() -> JarSet:
+    connector = f"spark-sql-kafka-0-10_{SCALA_VERSION}"
+    return JarSet(
         "spark",
         (
-            Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{scala}", spark),
+            Coordinate("org.apache.spark", connector, _pyspark_version()),
             Coordinate("org.postgresql", "postgresql", POSTGRES_JDBC_VERSION),
         ),
-        excluded=shipped,
+        excluded=SHIPPED,
         within_spark=True,
     )
-    delta = JarSet(
+
+
+def _delta() -> JarSet:
+    version = _pyspark_version()
+    series = ".".join(version.split(".")[:2])
+    if series not in DELTA:
+        raise JarError(
+            f"no Delta is known for Spark {version}; use PySpark {' or '.join(DELTA)} for "
+            "pipelines with Delta tables."
+        )
+    return JarSet(
         "delta",
-        (Coordinate("io.delta", f"delta-spark_{scala}", DELTA_VERSION),),
-        excluded=(*shipped, "org.apache.spark"),
+        (Coordinate("io.delta", *DELTA[series]),),
+        excluded=(*SHIPPED, "org.apache.spark"),
         within_spark=True,
     )
-    return {jar_set.name: jar_set for jar_set in (kafka, connectors, delta)}
 
 
-SETS = _sets()
+_MAKERS = {"kafka": _kafka, "spark": _connectors, "delta": _delta}
+
+
+@functools.cache
+def named_set(name: str) -> JarSet:
+    """The set of that name. It is made when it is asked for: Kafka's needs no PySpark to be
+    there, and the others follow the version of the one that is."""
+    return _MAKERS[name]()
+
+
+def all_sets() -> dict[str, JarSet]:
+    """Every set that there is for the PySpark at hand."""
+    found = {}
+    for name in _MAKERS:
+        with contextlib.suppress(JarError):
+            found[name] = named_set(name)
+    return found
+
+
 _checked_here: dict[Path, list[Path]] = {}
 
 
@@ -118,7 +151,7 @@ def jar_paths(
     again: bool = False,
 ) -> list[Path]:
     """The jars of a set, checked; fetched if they are not in the cache yet, or if `again`."""
-    jar_set = SETS[which] if isinstance(which, str) else which
+    jar_set = named_set(which) if isinstance(which, str) else which
     folder = jar_set.folder(settings)
     if folder in _checked_here and not again:
         return _checked_here[folder]
@@ -130,11 +163,18 @@ def jar_paths(
 
 
 def pyspark_jars() -> Path:
-    """The folder of the jars that PySpark itself ships."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise JarError("PySpark is not installed: `pip install pyspark`.")
-    return Path(spec.origin).parent / "jars"
+    """The folder of the jars that Spark ships: in PySpark's package if pip installed it, and in
+    Spark's own folder, two above the package, in its images."""
+    package = Path(extra_module("pyspark", "Spark").__file__).parent
+    homes = [package, package.parent.parent]
+    if named := os.environ.get("SPARK_HOME"):
+        homes.insert(0, Path(named))
+    for home in homes:
+        if (home / "jars").is_dir():
+            return home / "jars"
+    raise JarError(
+        f"the jars of Spark are not beside {package}; set SPARK_HOME to the folder that holds them."
+    )
 
 
 @contextlib.contextmanager

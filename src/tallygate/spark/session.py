@@ -7,7 +7,8 @@ that a terminal shows only what its user asked for, and nothing is lost when it 
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tallygate import failpoints
 from tallygate.errors import ConfigError, MachineError
+from tallygate.extras import require_extra
 from tallygate.jvm.class_archive import sharing
 from tallygate.jvm.jars import jar_paths
 from tallygate.jvm.java import find_java
@@ -49,12 +51,16 @@ def session(
     settings: Settings | None = None,
     progress: Progress = silent,
     delta: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> SparkSession:
     """A session that can talk to Kafka and PostgreSQL, and with `delta` to Delta tables too.
 
     Settings in rising precedence: those below, `spark.conf.*` of the settings, `config`. A session
-    of the user's own is checked for the Kafka connector and otherwise left as it is.
+    of the user's own is checked for the Kafka connector and otherwise left as it is. `meanwhile` is
+    what the caller can do while a JVM starts, as imports.
     """
+    require_extra("spark", "a Spark session")
+    failpoints.mark_driver()
     settings = settings or Settings.load()
     existing = existing or SparkSession.getActiveSession()
     if existing is not None:
@@ -91,9 +97,8 @@ def session(
     }
     conf |= _java_options([*sharing("spark", java, settings), given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
-    failpoints.mark_driver()
     if SparkContext._gateway is None:
-        _launch(conf, _new_log(settings.state_dir / "logs"))
+        _launch(conf, _new_log(settings.state_dir / "logs"), meanwhile)
     spark = SparkSession.builder.config(conf=_spark_conf(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     if "spark.sql.shuffle.partitions" not in given:
@@ -135,18 +140,22 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
     return SparkConf(loadDefaults=False).setAll(list(properties.items()))
 
 
-def _launch(conf: Mapping[str, str], log: Path) -> None:
+def _launch(conf: Mapping[str, str], log: Path, meanwhile: Callable[[], object]) -> None:
     """Start the JVM with its output in `log`. Under spark-submit there is a JVM already.
+
+    A second JVM, which works out the command line of the first, lives for a moment: the best
+    compiler would cost it more than it has to do.
 
     What is given here ends up on a command line, which anyone can see, so secrets are left out:
     the session takes them afterwards.
     """
     public = _spark_conf({name: text for name, text in conf.items() if not is_secret(name)})
-    with log.open("wb") as file:
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    with log.open("wb") as file, ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(launch_gateway, public, {"stdout": file, "stderr": file})
+        meanwhile()
         try:
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                public, {"stdout": file, "stderr": file}
-            )
+            gateway = starting.result()
         except PySparkRuntimeError as error:
             said = "".join(f"\n    {line}" for line in tail(log, 10))
             raise MachineError(f"Spark did not start; its last lines were:{said}") from error

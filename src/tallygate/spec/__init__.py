@@ -12,8 +12,6 @@ from tallygate.spec.sinks import (
     Memory,
     Parquet,
     Postgres,
-    check_delivery,
-    instead_of_append,
 )
 from tallygate.spec.sources import Files, Kafka, Rate, Socket
 from tallygate.spec.steps import Join, Pivot, Static, Step, Window
@@ -39,8 +37,6 @@ __all__ = [
     "Static",
     "Step",
     "Window",
-    "check_delivery",
-    "instead_of_append",
     "load_spec",
     "look_in",
     "validated",

@@ -11,7 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 from tallygate.spec.functions import is_reference
 from tallygate.spec.part import Part, PlacedError, refusing
 from tallygate.spec.places import line_of
-from tallygate.spec.sinks import Console, Delivery, Foreach, KafkaSink, Memory, Sink, check_delivery
+from tallygate.spec.sinks import Delivery, Foreach, Sink
 from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
 from tallygate.units import interval_ms
@@ -132,6 +132,12 @@ class PipelineSpec(Part):
             named.append(self.sink.foreach)
         return any(isinstance(each, str) and is_reference(each) for each in named)
 
+    @property
+    def needs_delta(self) -> bool:
+        """Whether its Spark session must have Delta."""
+        sides = any(side.delta is not None for side in self.static.values())
+        return sides or self.sink.needs_delta
+
     @model_validator(mode="after")
     def _fits(self) -> "PipelineSpec":
         if not NAME.fullmatch(self.name):
@@ -144,10 +150,10 @@ class PipelineSpec(Part):
                 "has several sources, so it needs a transform that brings them together"
             )
         self._check_names()
-        check_delivery(self.delivery, self.sink)
+        self.sink.check_delivery(self.delivery)
         if any(isinstance(source, Socket) for source in self.streams.values()):
             self._check_socket()
-        elif isinstance(self.sink, Console | Memory | Foreach) and self.delivery == "at-most-once":
+        elif not self.sink.keeps_ledger and self.delivery == "at-most-once":
             raise ValueError(
                 "writes to a sink that keeps no ledger, where a batch comes again after a crash; "
                 "say `delivery: at-least-once`"
@@ -172,7 +178,7 @@ class PipelineSpec(Part):
                 topics.add(topic)
             _check_options(name, source.options, INSTEAD)
             splits = [each for each in source.options if each.lower() in SPLITS]
-            if splits and isinstance(self.sink, KafkaSink):
+            if splits and self.sink.is_topic:
                 raise ValueError(
                     "writes to a topic, where one task at a time has the records of a partition; "
                     f"remove the option {splits[0]} of {name}, which shares them out"
@@ -186,7 +192,7 @@ class PipelineSpec(Part):
                 f"reads a socket, which cannot be read twice, so {self.delivery} is not to be had; "
                 "say `delivery: at-most-once`, or put the lines into Kafka first"
             )
-        if not isinstance(self.sink, Console | Memory | Foreach):
+        if self.sink.keeps_ledger:
             raise ValueError(
                 "reads a socket, whose lines no ledger can count; write them to console, memory or "
                 "foreach, or put them into Kafka first"

@@ -1,7 +1,7 @@
 """Where a pipeline's rows go, and which deliveries that allows."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -25,8 +25,7 @@ __all__ = [
     "Parquet",
     "Postgres",
     "Sink",
-    "check_delivery",
-    "instead_of_append",
+    "SinkPart",
 ]
 
 Delivery = Literal["at-most-once", "at-least-once", "idempotent", "exactly-once"]
@@ -43,8 +42,55 @@ def _without(modes: tuple[str, ...], why: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class Postgres(Part):
+class SinkPart(Part):
+    """What differs between sinks and matters elsewhere."""
+
+    keeps_ledger: ClassVar[bool] = True
+    is_topic: ClassVar[bool] = False
+    decodes: ClassVar[bool] = False
+    """Whether it takes raw records, and decodes them next to the write."""
+    needs_delta: ClassVar[bool] = False
+    instead: ClassVar[str] = "use mode upsert with the groups as the key"
+    """What to do with groups that change again and again, in place of appending them."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that rows must have, since the sink tells rows apart by them."""
+        return ()
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+    def check_delivery(self, delivery: str) -> None:
+        """Refuse a delivery that the sink cannot honestly give."""
+        if delivery == "idempotent":
+            raise ValueError("delivery idempotent needs sink.key: the columns that identify a row")
+
+    def strategies(self, *, narrow: bool) -> str:
+        """How batches are committed, for people."""
+        return "whole batches"
+
+
+class _Unmanaged(SinkPart):
+    """A sink without a ledger: nothing but Spark's checkpoint knows what it was given."""
+
+    keeps_ledger: ClassVar[bool] = False
+    instead: ClassVar[str] = "use mode upsert, which gives a group again when it has changed"
+
+    def check_delivery(self, delivery: str) -> None:
+        super().check_delivery(delivery)
+        if delivery == "exactly-once":
+            raise ValueError(
+                f"sink {self.kind} keeps no ledger, so exactly-once cannot be given; say "
+                "`delivery: at-least-once`"
+            )
+
+
+class Postgres(SinkPart):
     """A table in PostgreSQL, which holds the rows and the ledger."""
+
+    decodes: ClassVar[bool] = True
 
     table: str = Field(min_length=1, description="The table, as `name` or `schema.name`.")
     mode: Literal["append", "upsert", "replace"] = Field(
@@ -76,9 +122,27 @@ class Postgres(Part):
             raise ValueError("with mode replace has no use for a key")
         return self
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.key
 
-class KafkaSink(Part):
+    def check_delivery(self, delivery: str) -> None:
+        if not self.key:
+            super().check_delivery(delivery)
+
+    def strategies(self, *, narrow: bool) -> str:
+        used = "by partition" if narrow and self.mode == "append" else "staged"
+        return f"{used}; small batches by the driver"
+
+
+class KafkaSink(SinkPart):
     """A topic that rows are written to in transactions, which hold the ledger too."""
+
+    is_topic: ClassVar[bool] = True
+    decodes: ClassVar[bool] = True
+    instead: ClassVar[str] = (
+        "write to PostgreSQL or Delta, with mode upsert and the groups as the key"
+    )
 
     topic: str = Field(min_length=1, description="The topic.")
     mode: Annotated[
@@ -106,9 +170,24 @@ class KafkaSink(Part):
     def __init__(self, topic: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if topic is None else {"topic": topic}), **fields)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return () if self.key is None else (self.key,)
 
-class Parquet(Part):
+    def check_delivery(self, delivery: str) -> None:
+        if delivery == "idempotent":
+            raise ValueError(
+                "delivery idempotent needs a table with a key; a topic keeps every record"
+            )
+
+    def strategies(self, *, narrow: bool) -> str:
+        return "a transaction a partition" if narrow else "lanes"
+
+
+class Parquet(SinkPart):
     """A folder of Parquet files in which each batch appears whole, for any reader."""
+
+    instead: ClassVar[str] = KafkaSink.instead
 
     parquet: str = Field(min_length=1, description="The folder, on a file system of this machine.")
     mode: Annotated[
@@ -129,9 +208,14 @@ class Parquet(Part):
     def __init__(self, parquet: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if parquet is None else {"parquet": parquet}), **fields)
 
+    def check_delivery(self, delivery: str) -> None:
+        _check_only_once(self.kind, delivery)
 
-class Delta(Part):
+
+class Delta(SinkPart):
     """A Delta table, whose own transactions hold the rows and the ledger."""
+
+    needs_delta: ClassVar[bool] = True
 
     delta: str = Field(min_length=1, description="The table's folder.")
     mode: Literal["append", "upsert", "replace"] = Field(
@@ -153,8 +237,15 @@ class Delta(Part):
             raise ValueError(f"with mode {self.mode} has no use for a key; it goes with upsert")
         return self
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.key
 
-class Foreach(Part):
+    def check_delivery(self, delivery: str) -> None:
+        _check_only_once(self.kind, delivery)
+
+
+class Foreach(_Unmanaged):
     """An object of your own for each task: `open(partition, batch)`, `process(row)`, `close()`."""
 
     foreach: Annotated[str | SkipJsonSchema[Callable[..., Any]], SkipValidation] = Field(
@@ -168,7 +259,7 @@ class Foreach(Part):
         super().__init__(**({} if foreach is None else {"foreach": foreach}), **fields)
 
 
-class Console(Part):
+class Console(_Unmanaged):
     """The first rows of each batch, printed."""
 
     console: int = Field(20, ge=1, description="How many rows of each batch.")
@@ -177,8 +268,10 @@ class Console(Part):
     )
 
 
-class Memory(Part):
+class Memory(_Unmanaged):
     """A temporary view of the Spark session that holds all rows, for tests and notebooks."""
+
+    instead: ClassVar[str] = "use mode replace"
 
     memory: str = Field(min_length=1, description="The view's name.")
     mode: Annotated[
@@ -228,29 +321,6 @@ Sink = Annotated[
 ]
 
 
-def check_delivery(delivery: str, sink: Part) -> None:
-    """Refuse a delivery that the sink cannot honestly give."""
-    if isinstance(sink, Parquet | Delta) and delivery != "exactly-once":
-        raise ValueError(
-            f"sink {type(sink).__name__.lower()} is always written exactly-once; leave delivery out"
-        )
-    if delivery == "idempotent" and isinstance(sink, KafkaSink):
-        raise ValueError("delivery idempotent needs a table with a key; a topic keeps every record")
-    if delivery == "idempotent" and not (isinstance(sink, Postgres) and sink.key):
-        raise ValueError("delivery idempotent needs sink.key: the columns that identify a row")
-    if isinstance(sink, Foreach | Console | Memory) and delivery in ("exactly-once", "idempotent"):
-        raise ValueError(
-            f"sink {type(sink).__name__.lower()} keeps no ledger, so {delivery} is not to be had; "
-            "say `delivery: at-least-once`"
-        )
-
-
-def instead_of_append(sink: Part) -> str:
-    """What to do with groups that change again and again, in place of appending them."""
-    if isinstance(sink, KafkaSink | Parquet):
-        return "write to PostgreSQL or Delta, with mode upsert and the groups as the key"
-    if isinstance(sink, Memory):
-        return "use mode replace"
-    if isinstance(sink, Foreach | Console):
-        return "use mode upsert, which gives a group again when it has changed"
-    return "use mode upsert with the groups as the key"
+def _check_only_once(kind: str, delivery: str) -> None:
+    if delivery != "exactly-once":
+        raise ValueError(f"sink {kind} is always written exactly-once; leave delivery out")

@@ -1,17 +1,38 @@
 """Where a pipeline's records come from."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from tallygate.spec.part import Names, Part, refusing
 from tallygate.units import time_ms
 
-__all__ = ["Files", "Kafka", "Rate", "Socket", "Source"]
+__all__ = ["Files", "Kafka", "Rate", "Socket", "Source", "SourcePart"]
 
 
-class Kafka(Part):
+class SourcePart(Part):
+    """What differs between sources and matters elsewhere."""
+
+    read_once: ClassVar[bool] = False
+    """Whether what was read is gone, so that each run begins by itself."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it names."""
+        return ()
+
+    @property
+    def said(self) -> str:
+        """What it is called, for people."""
+        return "rows by rate"
+
+    def from_the_start(self) -> "SourcePart":
+        """The same, read from its earliest record."""
+        return self
+
+
+class Kafka(SourcePart):
     """Where records come from: topics by name or by pattern, and how their values are decoded."""
 
     topic: Names = Field((), description="A topic, or a list of topics.")
@@ -59,8 +80,19 @@ class Kafka(Part):
             raise ValueError("by pattern cannot start at given offsets; name the topics")
         return self
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.topic
 
-class Files(Part):
+    @property
+    def said(self) -> str:
+        return ", ".join(self.topic) or f"pattern {self.pattern}"
+
+    def from_the_start(self) -> "Kafka":
+        return self.model_copy(update={"start": "earliest"})
+
+
+class Files(SourcePart):
     """Files in a folder, each read once, as they come."""
 
     folder: str = Field(min_length=1, description="The folder.")
@@ -86,15 +118,25 @@ class Files(Part):
             raise ValueError(f"of format {self.format} needs a schema, as `id long, name string`")
         return self
 
+    @property
+    def said(self) -> str:
+        return f"{self.format} files in {self.folder}"
 
-class Socket(Part):
+
+class Socket(SourcePart):
     """Lines of text from a TCP server. They cannot be read twice."""
+
+    read_once: ClassVar[bool] = True
 
     port: int = Field(gt=0, le=65535, description="The server's port.")
     host: str = Field("127.0.0.1", description="The server's host.")
 
+    @property
+    def said(self) -> str:
+        return f"socket {self.host}:{self.port}"
 
-class Rate(Part):
+
+class Rate(SourcePart):
     """Rows that Spark makes by itself, `timestamp` and `value`, for trying things out."""
 
     rate: int = Field(gt=0, description="Rows a second.")

@@ -1,109 +1,155 @@
-"""Where the rows of a batch come from: Spark's frame, or Kafka itself.
+"""Where the rows of a batch come from: Spark's frame, Kafka itself, or blocks that are there.
 
 A pipeline whose transform needs no JVM has no use for Spark's own reader: each record would be read
-by the JVM, turned into Arrow and handed to Python, at twice the cost of all the rest. So whoever
-writes reads as well (see `kafka.fetching`), over the very ranges that Spark has planned and logged.
+by the JVM, turned into Arrow and handed to Python, at twice the cost of all the rest. So the tasks
+that write read as well (see `kafka.fetch`), over the very ranges that Spark has planned and logged.
 
 A task then holds some partitions, each of them whole: the ranges are shared out evenly over as many
 tasks as can run side by side, so that many small partitions cost no more than a few large ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from tallygate.core.offsets import Place, Range, count
+from tallygate.core.blocks import BlockPlan, Blocks
+from tallygate.core.decoding import COORDINATES
+from tallygate.core.offsets import Range, count
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
-from tallygate.targets.task_report import Report, run_tasks, steps_heard
+from tallygate.targets.base import Task, TaskReport
+from tallygate.targets.task_report import performed, raise_problems, run_tasks, steps_heard
 
-__all__ = ["FetchedRows", "FrameRows", "Rows", "Task", "shared_out"]
-
-Task = Callable[[Iterable[pa.RecordBatch], Iterable[Place]], Iterator[pa.RecordBatch]]
-"""Takes blocks of rows and, if they are known beforehand, the places that these are all of; gives
-one block, its report."""
-
-
-class Rows(Protocol):
-    @property
-    def exact(self) -> bool:
-        """Whether these are the rows of what is left alone, and tasks know their places before
-        they read. If not, rows have to be trimmed, and tell where they are from."""
-
-    def keeps_whole(self, places: int) -> bool:
-        """Whether each of so many places that hold anything is in one task alone, given that
-        every row still belongs to one record."""
-
-    def collected(self) -> list[pa.RecordBatch]:
-        """All of them, on the driver."""
-
-    def run(self, task: Task) -> list[Report]:
-        """Hand them to tasks, and hear what those say."""
+__all__ = ["BlockInput", "FetchedInput", "FrameInput", "shared_out", "within"]
 
 
 @dataclass(frozen=True)
-class FrameRows:
-    """Rows that Spark computes."""
+class FrameInput:
+    """Rows, or raw records, that Spark computes."""
 
-    frame: DataFrame
-    exact = False
+    given: DataFrame
+    plan: BlockPlan
+    partitions: int
+    """How many partitions of Kafka hold any of the batch."""
+    prepared: Callable[[DataFrame], DataFrame] = lambda frame: frame
+    """Puts the rows into the form in which the target takes blocks of them."""
 
-    def keeps_whole(self, places: int) -> bool:
-        """One Spark partition for each place, and no second one of the same."""
-        return bool(self.frame._jdf.queryExecution().toRdd().getNumPartitions() == places)
-
-    def collected(self) -> list[pa.RecordBatch]:
+    def blocks(self) -> Blocks:
         with steps_heard():
-            return list(self.frame.toArrow().to_batches())
+            table = self.prepared(self.given).toArrow()
+        return Blocks(self.plan, iter(table.to_batches()))
 
-    def run(self, task: Task) -> list[Report]:
-        return run_tasks(self.frame, lambda blocks: task(blocks, ()))
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        plan = replace(self.plan, one_partition=one_partition)
+
+        def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
+            yield performed(task, Blocks(plan, iter(given)))
+
+        return run_tasks(self.prepared(self.given), run)
+
+    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+        plan = self.plan
+
+        def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
+            context = TaskContext.get()
+            assert context is not None
+            yield performed(task, Blocks(plan, iter(given), lane=context.partitionId()))
+
+        return run_tasks(self.prepared(self.given).repartition(lanes, f.coalesce(*by)), run)
+
+    def keeps_partitions_whole(self) -> bool:
+        """One Spark partition for each of Kafka's, and no second one of the same."""
+        plan: Any = self.given._jdf.queryExecution()
+        return bool(plan.toRdd().getNumPartitions() == self.partitions)
+
+    def frame(self) -> DataFrame:
+        return self.given.where(within(self.plan.left)) if self.plan.trim else self.given
 
 
-@dataclass(frozen=True)
-class FetchedRows:
-    """Raw records, read where they are written."""
+@dataclass(frozen=True, kw_only=True)
+class FetchedInput:
+    """Raw records, read where they are written: those of what is left, and no others."""
 
     spark: SparkSession
     connection: Connection
-    ranges: tuple[Range, ...]
-    apart: bool = False
-    """Whether each partition needs a task of its own."""
+    plan: BlockPlan
     headers: bool = False
-    exact = True
+    partition_a_task: bool = False
 
-    def keeps_whole(self, places: int) -> bool:
-        return True
+    def blocks(self) -> Blocks:
+        return Blocks(self.plan, fetch(self.plan.left, self.connection, headers=self.headers))
 
-    def collected(self) -> list[pa.RecordBatch]:
-        return list(fetch(self.ranges, self.connection, headers=self.headers))
-
-    def run(self, task: Task) -> list[Report]:
-        filled = [each for each in self.ranges if len(each)]
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        filled = [each for each in self.plan.left if len(each)]
         if not filled:
             return []
-        if self.apart:
-            shares = [[each] for each in filled]
-        else:
-            shares = shared_out(filled, self.spark.sparkContext.defaultParallelism)
-        connection, headers = self.connection.travelling(), self.headers
+        tasks = self.spark.sparkContext.defaultParallelism
+        shares = [[each] for each in filled] if self.partition_a_task else shared_out(filled, tasks)
+        connection, plan, headers = self.connection.travelling(), self.plan, self.headers
 
-        def read_and_write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
             for block in numbers:
                 for number in block.column("id").to_pylist():
-                    share = shares[number]
-                    blocks = fetch(share, connection, headers=headers)
-                    yield from task(blocks, [each.place for each in share])
+                    given = fetch(shares[number], connection, headers=headers)
+                    held = {each.place for each in shares[number]}
+                    yield performed(task, Blocks(plan, given, held))
 
         numbers = self.spark.range(0, len(shares), 1, len(shares)).toDF("id")
-        reports = run_tasks(numbers, read_and_write)
-        if len(reports) != len(shares):  # who has not reported has read nothing
+        reports = run_tasks(numbers, run)
+        if len(reports) != len(shares):  # a task that has not reported has read nothing
             raise LedgerError(f"{len(shares)} tasks were to report, and {len(reports)} did.")
         return reports
+
+    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+        raise NotImplementedError("raw records are shared out by partition, not by what they hold")
+
+    def keeps_partitions_whole(self) -> bool:
+        return True
+
+    def frame(self) -> DataFrame:
+        raise NotImplementedError("raw records are read by the tasks, and are in no frame")
+
+
+@dataclass(frozen=True)
+class BlockInput:
+    """Blocks that are there already: each list of them is a task's. No Spark is needed."""
+
+    plan: BlockPlan
+    tasks: Sequence[Sequence[pa.RecordBatch]]
+
+    def blocks(self) -> Blocks:
+        return Blocks(self.plan, iter([block for blocks in self.tasks for block in blocks]))
+
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        plan = replace(self.plan, one_partition=one_partition)
+        reports = [performed(task, Blocks(plan, iter(blocks))) for blocks in self.tasks]
+        raise_problems(reports)
+        return reports
+
+    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+        """The blocks of a task are those of the lane of its number."""
+        given = [*self.tasks, *([()] * (lanes - len(self.tasks)))]
+        reports = [
+            performed(task, Blocks(self.plan, iter(blocks), lane=lane))
+            for lane, blocks in enumerate(given)
+        ]
+        raise_problems(reports)
+        return reports
+
+    def keeps_partitions_whole(self) -> bool:
+        return True
+
+    def frame(self) -> DataFrame:
+        spark = SparkSession.active()
+        blocks = [block for blocks in self.tasks for block in blocks]
+        rows = spark.createDataFrame(pa.Table.from_batches(blocks))
+        return rows.where(within(self.plan.left)) if self.plan.trim else rows
 
 
 def shared_out(ranges: Iterable[Range], shares: int) -> list[list[Range]]:
@@ -112,3 +158,13 @@ def shared_out(ranges: Iterable[Range], shares: int) -> list[list[Range]]:
     for each in sorted(ranges, key=len, reverse=True):
         min(made, key=count).append(each)
     return [share for share in made if share]
+
+
+def within(ranges: Iterable[Range]) -> Column:
+    """Whether a row's record lies in one of the ranges, by its coordinates."""
+    topic, partition, offset = (f.col(name) for name in COORDINATES)
+    found = f.lit(False)
+    for each in ranges:
+        here = (topic == each.topic) & (partition == each.partition)
+        found = found | (here & (offset >= each.start) & (offset < each.until))
+    return found

@@ -1,50 +1,45 @@
-"""What the tasks of every sink have in common: trimming what the ledger has, and reporting.
+"""How tasks report, and what the driver raises of it.
 
-A task does not fail for what the driver can decide about: it says in its one row of output what
-happened, so that the driver need not read it out of one of Spark's errors.
+A task does not fail for what the driver can decide about: its one row of output says what happened,
+so that the driver need not read it out of one of Spark's errors.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 
-from tallygate.core.decoding import COORDINATES
-from tallygate.core.offsets import Place, Range
+from tallygate.core.blocks import Blocks
+from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import (
     FencedError,
     LostRangeError,
-    TallygateError,
     TargetError,
     TopicError,
     UnreachableError,
 )
 from tallygate.gc_tuning import collect_seldom
 from tallygate.spark.truncated_input import insist_on_whole_input
-from tallygate.targets.sink import Retry, Written
+from tallygate.targets.base import RefusedRowsError, Retry, Task, TaskReport
 
 __all__ = [
-    "Report",
     "StepError",
-    "raised_as",
+    "performed",
+    "raise_problems",
     "run_tasks",
-    "skipped",
     "slowest",
     "steps_heard",
     "telling",
-    "trimmed",
     "unmoved",
-    "within",
 ]
 
 _SCHEMA = pa.schema(
     [
-        ("places", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))),
+        ("partitions", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))),
         ("attempt", pa.string()),
         ("rows", pa.int64()),
         ("letters", pa.int64()),
@@ -56,65 +51,78 @@ _SCHEMA = pa.schema(
     ]
 )
 _DDL = (
-    "places array<struct<topic:string,partition:int>>, attempt string, rows long, letters long, "
-    "read double, write double, commit double, problem string, message string"
+    "partitions array<struct<topic:string,partition:int>>, attempt string, rows long, "
+    "letters long, read double, write double, commit double, problem string, message string"
 )
-_RAISED: Mapping[str, type[TallygateError]] = {
+# By name, so that a report can say it in a text. The first that any task reports is raised.
+_RAISED: Mapping[str, type[Exception]] = {
     "fenced": FencedError,
     "lost": LostRangeError,
     "topic": TopicError,
+    "retry": Retry,
     "unreachable": UnreachableError,
+    "refused": RefusedRowsError,
     "denied": TargetError,
 }
 
 
-@dataclass
-class Report:
-    """What a task did."""
-
-    places: set[Place] = field(default_factory=set)
-    """Where its records came from."""
-    attempt: str = ""
-    rows: int = 0
-    letters: int = 0
-    read: float = 0.0
-    write: float = 0.0
-    commit: float = 0.0
-    problem: str | None = None
-    message: str | None = None
-
-    def block(self) -> pa.RecordBatch:
-        listed = [{"topic": topic, "partition": number} for topic, number in sorted(self.places)]
-        return pa.RecordBatch.from_pylist([{**self.__dict__, "places": listed}], schema=_SCHEMA)
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> "Report":
-        return cls(**{**row, "places": {(at["topic"], at["partition"]) for at in row["places"]}})
+def performed(task: Task, blocks: Blocks) -> TaskReport:
+    """Perform a task, and put into its report what the driver can decide about."""
+    report, started = TaskReport(), time.perf_counter()
+    try:
+        task(blocks, report)
+    except Exception as error:
+        # A library that pulled the blocks may have an error of its own for what went wrong there.
+        cause = blocks.failure or error
+        report.problem, report.message = _problem(cause), str(cause)
+        if report.problem is None:
+            raise cause from None
+    report.partitions = blocks.partitions
+    report.letters, report.read = len(blocks.letters), blocks.seconds
+    report.write = time.perf_counter() - started - report.read - report.commit
+    return report
 
 
 def run_tasks(
-    frame: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-) -> list[Report]:
-    """Run a task on each of the frame's partitions, and hear what they say; a fence, an unknown
-    outcome, a source that cannot be read and a target that will have none of it are raised,
-    whatever else a task reports is its sink's to judge."""
+    frame: DataFrame, run: Callable[[Iterable[pa.RecordBatch]], Iterator[TaskReport]]
+) -> list[TaskReport]:
+    """Run on each of the frame's partitions, and hear what the tasks report."""
 
-    def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_worker(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         insist_on_whole_input()
         collect_seldom()  # the worker may be of another daemon than ours
-        return task(blocks)
+        yield from map(_block, run(blocks))
 
     with steps_heard():
-        rows: list[dict[str, Any]] = frame.mapInArrow(run, _DDL).toArrow().to_pylist()
-    reports = [Report.of(row) for row in rows]
+        rows: list[dict[str, Any]] = frame.mapInArrow(in_worker, _DDL).toArrow().to_pylist()
+    reports = list(map(_report, rows))
+    raise_problems(reports)
+    return reports
+
+
+def raise_problems(reports: Iterable[TaskReport]) -> None:
+    found = list(reports)
     for problem, error in _RAISED.items():
-        for report in reports:
+        for report in found:
             if report.problem == problem:
                 raise error(report.message)
-    for report in reports:
-        if report.problem == "retry":
-            raise Retry(report.message)
-    return reports
+
+
+def _problem(error: BaseException) -> str | None:
+    """The name under which the driver raises such an error; None is a defect, not to be retried."""
+    if isinstance(error, MovedError):
+        return "retry"
+    return next((name for name, kind in _RAISED.items() if isinstance(error, kind)), None)
+
+
+def _block(report: TaskReport) -> pa.RecordBatch:
+    listed = [{"topic": topic, "partition": at} for topic, at in sorted(report.partitions)]
+    return pa.RecordBatch.from_pylist([{**report.__dict__, "partitions": listed}], schema=_SCHEMA)
+
+
+def _report(row: dict[str, Any]) -> TaskReport:
+    partitions = {(each["topic"], each["partition"]) for each in row["partitions"]}
+    return TaskReport(**{**row, "partitions": partitions})
 
 
 class StepError(Exception):
@@ -136,7 +144,7 @@ def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        problem = "retry" if passes(error) else raised_as(error)
+        problem = "retry" if passes(error) else _problem(error)
         if problem is None:
             raise
         raise StepError(problem, str(error)) from error
@@ -154,52 +162,16 @@ def steps_heard() -> Iterator[None]:
         raise _RAISED.get(found[1], Retry)(found[2]) from error
 
 
-def raised_as(error: BaseException) -> str | None:
-    """The problem under which the driver raises such an error, if it is one that it does."""
-    return next((name for name, kind in _RAISED.items() if isinstance(error, kind)), None)
-
-
-def unmoved(left: Iterable[Range], reports: Iterable[Report]) -> list[Range]:
+def unmoved(left: Iterable[Range], reports: Iterable[TaskReport]) -> list[Range]:
     """What no task has moved the ledger for: it gave no rows, and the driver moves it."""
-    done = {place for report in reports for place in report.places}
+    done = {partition for report in reports for partition in report.partitions}
     return [each for each in left if each.place not in done]
 
 
-def skipped(frame: DataFrame, *, stateful: bool) -> Written:
-    """Nothing is left of the batch. Its rows are in the store, but Spark's state may not be: the
-    frame is computed for that alone."""
-    if stateful:
-        frame.write.format("noop").mode("append").save()
-    return Written("skipped")
-
-
-def within(ranges: Iterable[Range]) -> Column:
-    """Whether a row's record lies in one of the ranges, by its coordinates."""
-    topic, partition, offset = (f.col(name) for name in COORDINATES)
-    found = f.lit(False)
-    for each in ranges:
-        place = (topic == each.topic) & (partition == each.partition)
-        found = found | (place & (offset >= each.start) & (offset < each.until))
-    return found
-
-
-def slowest(reports: Iterable[Report]) -> dict[str, float]:
+def slowest(reports: Iterable[TaskReport]) -> dict[str, float]:
     """Where the tasks' time went; the slowest counts, since they run side by side."""
     found = list(reports)
     return {
         part: round(max((getattr(report, part) for report in found), default=0.0), 4)
         for part in ("read", "write", "commit")
     }
-
-
-def trimmed(
-    block: pa.RecordBatch, ranges: Mapping[Place, Range], names: tuple[str, str, str]
-) -> pa.RecordBatch:
-    """The rows that lie in what is left to do; `names` are the columns of their coordinates."""
-    kept = []
-    for topic, partition, offset in zip(
-        *(block.column(name).to_pylist() for name in names), strict=True
-    ):
-        wanted = ranges.get((topic, partition))
-        kept.append(wanted is not None and wanted.start <= offset < wanted.until)
-    return block.filter(pa.array(kept, pa.bool_()))

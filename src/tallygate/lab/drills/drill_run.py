@@ -20,7 +20,7 @@ import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.auditing.verdict import Report
+from tallygate.auditing.verdict import AuditResult
 from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Acks
@@ -82,8 +82,8 @@ class Scene:
         """What the drill itself found that did not hold."""
         self.expected_unknown: Callable[[str], bool] = lambda _: False
         """What the audit cannot see because the drill took it away."""
-        self.ask_audit: Callable[[], Report]
-        self.report: Report | None = None
+        self.ask_audit: Callable[[], AuditResult]
+        self.report: AuditResult | None = None
         self.held: Counter[int] | None = None
         """How often the sink holds each id, if it is no table."""
         self._told = told
@@ -260,7 +260,7 @@ class Scene:
                 return Counter()
             return Counter({int(number): int(count) for number, count in found})
 
-    def lost_and_duplicated(self, report: Report) -> tuple[int, int]:
+    def lost_and_duplicated(self, report: AuditResult) -> tuple[int, int]:
         """Of the load: by its ids in the table, or where it has none as the audit says."""
         if self.subject.counted:
             return self.missing_and_repeated(self.rows() if self.held is None else self.held)
@@ -295,7 +295,7 @@ class Scene:
 
         wait_until(done, timeout, "the plain job did not read everything", every=EVERY)
 
-    def audited(self) -> Report:
+    def audited(self) -> AuditResult:
         """Ask the audit, at the end or while the source is still there."""
         self.event("note", "the audit recomputes")
         self.report = self.ask_audit()

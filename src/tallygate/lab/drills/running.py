@@ -13,7 +13,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tallygate.auditing.audit import audit
-from tallygate.auditing.verdict import Report, Verdict
+from tallygate.auditing.verdict import AuditResult, Verdict
 from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, TallygateError
 from tallygate.jvm.jars import KAFKA_VERSION
@@ -134,7 +134,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
 
 
 def _judged(
-    report: Report, expected: Callable[[str], bool]
+    report: AuditResult, expected: Callable[[str], bool]
 ) -> tuple[Verdict, tuple[str, ...], tuple[str, ...]]:
     """The audit's verdict; what it could not see because the drill took it away is no surprise."""
     wrong = tuple(f"the audit found {each.count} {each.kind}" for each in report.anomalies)

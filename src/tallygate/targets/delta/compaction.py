@@ -15,26 +15,26 @@ from tallygate.spark.error_text import reason
 from tallygate.spark.temporary_conf import held
 from tallygate.targets.delta.table import DeltaTable
 
-__all__ = ["Compacted", "compact"]
+__all__ = ["TableCompaction", "compact_table"]
 
 LARGEST = "spark.databricks.delta.optimize.maxFileSize"
 SMALL = "spark.databricks.delta.optimize.minFileSize"
 
 
 @dataclass(frozen=True)
-class Compacted:
+class TableCompaction:
     files_before: int
     """How many small files there were."""
     files: int
     """How many they have become."""
 
 
-def compact(folder: str, size: int, spark: SparkSession) -> Compacted:
-    """Put files that are smaller than `size` bytes together into files of about that size."""
+def compact_table(folder: str, *, target_bytes: int, spark: SparkSession) -> TableCompaction:
+    """Put files of fewer than so many bytes together into files of about that size."""
     path = DeltaTable(spark, folder).path
     try:
-        with held(spark, {LARGEST: str(size), SMALL: str(size)}):
+        with held(spark, {LARGEST: str(target_bytes), SMALL: str(target_bytes)}):
             metrics = spark.sql(f"OPTIMIZE delta.{backticked(path)}").collect()[0]["metrics"]
     except PySparkException as error:
-        raise TargetError(f"Delta table {path} cannot be compacted: {reason(error)}") from error
-    return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])
+        raise TargetError(f"Delta table {path} cannot be compacted: {reason(error)}.") from error
+    return TableCompaction(metrics["numFilesRemoved"], metrics["numFilesAdded"])

@@ -2,22 +2,22 @@
 
 Delta keeps two numbers for us, for as long as the table lives: how far the application
 `tallygate.PIPELINE` is, which counts the pipeline's commits, and the application
-`tallygate.PIPELINE/run`, which is the number of the run that makes them. An entry of the ledger is
-a file that is named after both, so the table itself says which file counts, even when Delta has
-cleaned up the history of its log. The file is written before the commit that makes it count; a file
-whose commit never came is never looked at.
+`tallygate.PIPELINE/run`, which is the id of the run that makes them. An entry of the ledger is a
+file that is named after both, so the table itself says which file counts, even when Delta has
+cleaned up the history of its log. A run writes the file before the commit that makes it count; a
+file whose commit never came is never looked at.
 
 **No gap, no overlap.** A commit with rows tells Delta to set the count from V to V + 1. Delta
-leaves out a write whose count the table has reached already, and refuses one during which somebody
-else moved it, so for each V only one commit takes place, and it moves the offsets from where entry
-V has them. Rows and count are in one transaction. A run that tries a batch again, because it does
-not know whether the commit arrived, plans it from the entry that counts and uses the same number
-again: at most one of the two commits takes place, and the file says the same for both.
+leaves out a write whose count the table has reached already, and refuses one during which another
+writer moved it, so for each V only one commit takes place, and it moves the positions from where
+entry V has them. Rows and count are in one transaction. A run that tries a batch again, because it
+does not know whether the commit arrived, plans it from the entry that counts and uses the same
+number again: at most one of the two commits takes place, and the file says the same for both.
 
 **One writer.** A new run sets both numbers in one transaction that has read both, so it fails if
-anybody commits meanwhile, and is tried again from what is there then. An older run knows a count
-that the table has passed: Delta leaves its write out. That is silent, so after each write the table
-is asked whether the two numbers are ours.
+another writer commits meanwhile, and is tried again from what is there then. An older run knows a
+count that the table has passed: Delta leaves its write out. That is silent, so after each write the
+run asks the table whether the two numbers are its own.
 
 A batch id plays no part in this. That is what makes a lost checkpoint harmless: with the usual
 batch id as the number, ids that start again from 0 are taken for writes that were done already, and
@@ -27,91 +27,106 @@ all that follows is left out in silence.
 from collections.abc import Callable
 from dataclasses import replace
 
-from tallygate.core.runs import fenced
+from tallygate.core.ledger import Claim, LedgerEntry, Run, fenced
 from tallygate.errors import FencedError, LedgerError, TargetError
-from tallygate.targets.delta.entry import Entry
+from tallygate.targets.base import Retry
 from tallygate.targets.delta.table import DeltaTable, Transaction
-from tallygate.targets.sink import Retry
 
-__all__ = ["DeltaLedger"]
+__all__ = ["TableLedger"]
 
 ENTRIES_KEPT = 1000
 ATTEMPTS = 20
 
 
-class DeltaLedger:
+class TableLedger:
     def __init__(self, table: DeltaTable, pipeline: str) -> None:
         self.table, self.pipeline = table, pipeline
         self.application = f"tallygate.{pipeline}"
         self._run_application = f"{self.application}/run"
-        self._table_id = ""
-        self._mine = Entry()
-        self._held: Entry | None = None
+        self._table_id: str | None = None
+        """Of the table that this run took over."""
+        self._first = 0
+        """The number of the run's first entry."""
+        self._read: LedgerEntry | None = None
 
-    def known(self) -> Entry | None:
+    def newest(self) -> LedgerEntry | None:
         """The entry that counts; None if the pipeline never ran."""
-        return self._counting(self.table.begin())
+        return self._counting(self._same_table(self.table.begin()))
 
-    def known_at(self) -> tuple[int, Entry | None]:
+    def newest_at(self) -> tuple[int, LedgerEntry | None]:
         """A version of the table, and the entry that counts in it."""
         transaction = self.table.begin()
         return transaction.version, self._counting(transaction)
 
-    def begin(self) -> Entry:
-        """Take the next epoch: whoever planned a commit before cannot make it any more."""
-        transaction, entry = self._committed(
-            lambda transaction: (self._counting(transaction) or Entry()).taken_over()
-        )
-        self._mine, self._table_id = entry, transaction.table_id
+    def current(self, claim: Claim) -> LedgerEntry:
+        """The entry that counts, if this run is still the one that writes."""
+        return self._own(claim, self.table.begin())
+
+    def take_over(self) -> LedgerEntry:
+        """Take the next epoch: no commit that was planned before takes place from here on."""
+
+        def make(transaction: Transaction) -> LedgerEntry:
+            before = self._counting(transaction) or LedgerEntry(pipeline=self.pipeline)
+            run = Run.mine(before.state.run.epoch + 1)
+            return before.next(state=replace(before.state, run=run))
+
+        transaction, entry = self._committed(make)
+        self._table_id, self._first = transaction.table_id, entry.number
         self._remove_old(entry)
         return entry
 
-    def current(self) -> Entry:
-        """The entry that counts, if this run is still the one that writes."""
-        return self._own(self.table.begin())
-
-    def move(self, change: Callable[[Entry], Entry]) -> None:
+    def move(self, claim: Claim, change: Callable[[LedgerEntry], LedgerEntry]) -> None:
         """Commit a change of the ledger alone."""
-        self._committed(lambda transaction: change(self._own(transaction)))
+        self._committed(lambda transaction: change(self._own(claim, transaction)))
 
-    def intend(self, entry: Entry) -> None:
+    def intend(self, entry: LedgerEntry) -> None:
         """Write an entry down that the next commit makes count."""
         self._write(entry)
-        own = replace(entry, version=entry.version - ENTRIES_KEPT)
-        if own.version > self._mine.version:
-            self.table.remove(self._file(own))
+        old = entry.number - ENTRIES_KEPT
+        if old > self._first:
+            self.table.remove(self.file(old, entry.state.run))
 
-    def confirm(self, entry: Entry) -> None:
-        """Make sure that the commit took place and was ours; Delta does not tell."""
-        found = self.current()
-        if found.version != entry.version:
+    def confirm(self, claim: Claim, entry: LedgerEntry) -> None:
+        """Make sure that the commit took place and was this run's; Delta does not tell."""
+        found = self.current(claim)
+        if found.number != entry.number:
             raise Retry(
-                f"commit {entry.version} of {self.pipeline!r} did not take place: the table is at "
-                f"{found.version}"
+                f"commit {entry.number} of pipeline {self.pipeline!r} did not take place: the "
+                f"table is at {found.number}"
             )
 
-    def _own(self, transaction: Transaction) -> Entry:
-        if not transaction.exists or transaction.table_id != self._table_id:
+    def file(self, number: int, run: Run) -> str:
+        """The file of an entry, named by what the table itself knows: its number and its run."""
+        return f"{self.pipeline}/{number:020}-{run.id}.json"
+
+    def _same_table(self, transaction: Transaction) -> Transaction:
+        """A table that was removed under the run, or made again, holds nothing of it."""
+        if self._table_id is not None and (
+            not transaction.exists or transaction.table_id != self._table_id
+        ):
             raise TargetError(
-                f"Delta table {self.table.path} was removed or made anew while pipeline "
+                f"Delta table {self.table.path} was removed or replaced while pipeline "
                 f"{self.pipeline!r} was writing it; start again."
             )
-        entry = self._counting(transaction)
-        if entry is None or entry.run != self._mine.run:
-            raise self._fenced(entry)
+        return transaction
+
+    def _own(self, claim: Claim, transaction: Transaction) -> LedgerEntry:
+        entry = self._counting(self._same_table(transaction))
+        if entry is None or entry.state.run.id != claim.run.id:
+            raise self._fenced(claim, entry)
         return entry
 
-    def _counting(self, transaction: Transaction) -> Entry | None:
+    def _counting(self, transaction: Transaction) -> LedgerEntry | None:
         if not transaction.exists:
             return None
-        version = transaction.application(self.application)
-        run = transaction.application(self._run_application)
-        if version < 0:
+        number = transaction.application(self.application)
+        run = Run(id=transaction.application(self._run_application))
+        if number < 0:
             return None
-        held = self._held
-        if held is not None and (held.version, held.run) == (version, run):
-            return held
-        name = self._file(Entry(version, run))
+        read = self._read
+        if read is not None and (read.number, read.state.run.id) == (number, run.id):
+            return read
+        name = self.file(number, run)
         text = self.table.read(name)
         if text is None:
             raise LedgerError(
@@ -119,19 +134,29 @@ class DeltaLedger:
                 "in this table. Bring it back; or start a pipeline of another name with a new "
                 "table."
             )
-        self._held = Entry.parse(text)
-        return self._held
+        self._read = self._parsed(name, text)
+        return self._read
 
-    def _committed(self, make: Callable[[Transaction], Entry]) -> tuple[Transaction, Entry]:
+    def _parsed(self, name: str, text: str) -> LedgerEntry:
+        try:
+            return LedgerEntry.parse(text)
+        except (ValueError, TypeError, KeyError) as error:
+            raise LedgerError(f"{self.table.own(name)} cannot be read: {error}.") from None
+
+    def _committed(
+        self, make: Callable[[Transaction], LedgerEntry]
+    ) -> tuple[Transaction, LedgerEntry]:
         """Commit an entry without rows, made from what its own transaction has read."""
         for _ in range(ATTEMPTS):
             transaction = self.table.begin()
             entry = make(transaction)
             self._write(entry)
+            applications = {
+                self.application: entry.number,
+                self._run_application: entry.state.run.id,
+            }
             try:
-                transaction.commit(
-                    {self.application: entry.version, self._run_application: entry.run}
-                )
+                transaction.commit(applications)
             except Retry:
                 continue
             return transaction, entry
@@ -140,23 +165,20 @@ class DeltaLedger:
             f"changed the table during each of {ATTEMPTS} attempts. Start again."
         )
 
-    def _write(self, entry: Entry) -> None:
-        self.table.write(self._file(entry), entry.text())
+    def _write(self, entry: LedgerEntry) -> None:
+        self.table.write(self.file(entry.number, entry.state.run), entry.text())
 
-    def _file(self, entry: Entry) -> str:
-        return f"{self.pipeline}/{entry.name}"
-
-    def _remove_old(self, entry: Entry) -> None:
+    def _remove_old(self, entry: LedgerEntry) -> None:
         """Of entries that do not count any more the newest are kept, as a history."""
         for name in self.table.names(self.pipeline):
             number = name.partition("-")[0]
-            if number.isdigit() and int(number) <= entry.version - ENTRIES_KEPT:
+            if number.isdigit() and int(number) <= entry.number - ENTRIES_KEPT:
                 self.table.remove(f"{self.pipeline}/{name}")
 
-    def _fenced(self, newer: Entry | None) -> FencedError:
+    def _fenced(self, claim: Claim, newer: LedgerEntry | None) -> FencedError:
         if newer is not None:
-            return fenced(self.pipeline, self._mine.epoch, newer.writer)
+            return fenced(self.pipeline, claim.run.epoch, newer.state.run)
         return FencedError(
-            f"run {self._mine.epoch} of pipeline {self.pipeline!r} is fenced: the ledger is gone "
-            "from the table. This one wrote nothing more."
+            f"run {claim.run.epoch} of pipeline {self.pipeline!r} is fenced: the table has lost "
+            "its ledger. This one wrote nothing more."
         )

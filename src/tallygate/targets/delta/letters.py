@@ -2,9 +2,9 @@
 
     TABLE/_tallygate/PIPELINE/letters/TOPIC/PARTITION/SHELF/OFFSET.json
 
-Workers write them while they decode, so a letter may be written twice, by a task that runs again,
-or for a batch that is never committed. A file is named after its record, so the second one takes
-the place of the first; and only letters count that the ledger has moved past. A shelf holds the
+Workers write them while they decode, so one may be written twice, by a task that runs again, or
+for a batch that is never committed. A file is named after its record, so the second one takes the
+place of the first; and only those count that the ledger has moved past. A shelf holds the dead
 letters of so many offsets that it is quick to list.
 
 Workers are Python, so the files are written by pyarrow's file systems.
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import Place, Positions
+from tallygate.core.offsets import Positions, TopicPartition
 
 __all__ = ["LetterFolder"]
 
@@ -45,30 +45,26 @@ class LetterFolder:
             if local:
                 files.move(partial, name)
 
-    def cause(self, place: Place, offset: int) -> str:
-        """Why a record is a letter."""
+    def cause(self, partition: TopicPartition, offset: int) -> str:
+        """Why a record is a dead letter."""
         files, root = _opened(self.folder)
-        name = f"{root}/{place[0]}/{place[1]}/{offset // SHELF}/{offset}.json"
+        name = f"{root}/{partition[0]}/{partition[1]}/{offset // SHELF}/{offset}.json"
         with files.open_input_stream(name) as stream:
             return Letter.read(stream.read().decode()).cause
 
-    def count(self, place: Place, start: int, until: int) -> int:
-        """How many letters there are of a range of offsets."""
-        return len(self.offsets(place, start, until))
-
     def remove_beyond(self, positions: Positions) -> None:
-        """Remove letters of batches that were never committed."""
+        """Remove dead letters of batches that were never committed."""
         files, root = _opened(self.folder)
         for topic in _names(files, root):
             for number in _names(files, f"{root}/{topic}"):
-                place = topic, int(number)
-                for offset in self.offsets(place, positions.get(place, 0), None):
+                partition = topic, int(number)
+                for offset in self.offsets(partition, positions.get(partition, 0), None):
                     files.delete_file(f"{root}/{topic}/{number}/{offset // SHELF}/{offset}.json")
 
-    def offsets(self, place: Place, start: int, until: int | None) -> list[int]:
-        """The offsets of the letters of a range."""
+    def offsets(self, partition: TopicPartition, start: int, until: int | None) -> list[int]:
+        """The offsets of the dead letters of a range."""
         files, root = _opened(self.folder)
-        folder = f"{root}/{place[0]}/{place[1]}"
+        folder = f"{root}/{partition[0]}/{partition[1]}"
         found: list[int] = []
         for shelf in map(int, _names(files, folder)):
             if shelf < start // SHELF or (until is not None and shelf * SHELF >= until):

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
-from tallygate.targets.sink import Retry
+from tallygate.targets.base import Retry
 
 __all__ = ["DeltaTable", "Transaction", "is_conflict"]
 
@@ -30,7 +30,7 @@ OWN_FOLDER = "_tallygate"
 
 class Transaction:
     """One of Delta's optimistic transactions: what it reads is one version of the table, and its
-    commit fails if somebody else has since changed anything that it asked for."""
+    commit fails if another writer has since changed anything that it asked for."""
 
     def __init__(self, jvm: Any, transaction: Any) -> None:
         self._jvm, self._transaction = jvm, transaction
@@ -46,7 +46,7 @@ class Transaction:
 
     @property
     def table_id(self) -> str:
-        """Given to a table when it is made: a table made anew has another."""
+        """Given to a table when it is made: one that is made again has another."""
         return str(self._transaction.metadata().id())
 
     @property
@@ -76,7 +76,7 @@ class Transaction:
             self._transaction.commit(converters.asScala(actions).toSeq(), operation)
         except Py4JJavaError as error:
             if is_conflict(error):
-                raise Retry("somebody else committed to the table at the same time") from error
+                raise Retry("another writer committed to the table at the same time") from error
             raise
 
 
@@ -109,7 +109,9 @@ class DeltaTable:
             rows = self._spark.createDataFrame([], schema)
             rows.write.format("delta").mode("ignore").save(self.path)
         except PySparkException as error:
-            raise TargetError(f"Delta table {self.path} cannot be made: {reason(error)}") from error
+            raise TargetError(
+                f"Delta table {self.path} cannot be made: {reason(error)}."
+            ) from error
 
     def own(self, name: str) -> str:
         """The path of one of our files."""

@@ -1,48 +1,52 @@
 """The ledger in Kafka: the offsets of a consumer group, committed inside the rows' transaction.
 
 Kafka keeps them, fences zombies by the transactional id, and every Kafka tool can show the lag.
-What a later start must know travels as the offsets' metadata: the epoch and whose it is, the
-topic's id, the checkpoint's id, where the partition was begun, the ranges that were given up as
-lost. Kafka keeps only the last of these texts, so each is made from the one before.
+What a later start must know travels as the offsets' metadata: the run that wrote them, the topic's
+id, the checkpoint's id, where the partition was begun, the ranges that were given up as lost. Kafka
+keeps only the last of these texts, so each is made from the one before.
 
 **One writer.** A transactional id belongs to one source partition (or one lane after a shuffle).
 Opening a producer of that id ends the transaction that an older one left open, and fences it; only
-then is the group asked where it is. So what is read is final, and whoever opened the id last is the
-one who can commit.
+then is the group asked where it is. So what is read is final, and the run that opened the id last
+is the one that can commit. Every offset names its run, and a run that finds a newer one, or another
+of its own epoch, stops.
 
 **Kafka forgets.** An offset of a group without members is dropped `offsets.retention.minutes` after
 it was last committed, and a partition whose offset is gone would be taken for a new one. So each
-start commits all of them anew, and a run those that have not moved for an hour (`KafkaStore`).
+start commits all of them again, and a run those that have not moved for an hour (`KafkaTarget`).
 
-If the sink is on another cluster than the source, its Kafka does not know the source's topic and
+If the target is on another cluster than the source, its Kafka does not know the source's topic and
 refuses offsets of it: they are committed for a stand-in topic of that cluster.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     Producer,
-    TopicPartition,
 )
+from confluent_kafka import TopicPartition as Offset
 
-from tallygate.core.offsets import OTHER_SOURCE, MovedError, Place, Range, is_topic
-from tallygate.core.runs import Run, fenced
+from tallygate.core.ledger import Claim, Remember, Run
+from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartition, is_topic
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, abort, open_transactions
+from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, open_transactions
+from tallygate.targets.kafka.sending import save, transaction
 
 __all__ = [
-    "GroupClaim",
-    "Held",
+    "GroupLedger",
     "Mark",
     "Names",
+    "Position",
+    "Positions",
     "commit_offsets",
     "committed",
+    "committed_in",
     "kept_as",
     "open_producer",
 ]
@@ -70,37 +74,34 @@ class Names:
     def lane_group(self, lane: int) -> str:
         return f"{self.group}/lane-{lane}"
 
-    def place_id(self, place: Place) -> str:
-        return f"{self.group}/{place[0]}/{place[1]}"
+    def partition_id(self, partition: TopicPartition) -> str:
+        return f"{self.group}/{partition[0]}/{partition[1]}"
 
-    def letters_id(self, place: Place) -> str:
-        return f"{self.letters_group}/{place[0]}/{place[1]}"
+    def letters_id(self, partition: TopicPartition) -> str:
+        return f"{self.letters_group}/{partition[0]}/{partition[1]}"
 
     def lane_id(self, lane: int) -> str:
         return self.lane_group(lane)
 
 
-def kept_as(topic: str, stand_in: bool) -> str:
+def kept_as(topic: str, *, stand_in: bool) -> str:
     """The topic whose offsets stand for a source's: its own, or one that exists for this alone."""
     if not is_topic(topic):
         return OTHER_STAND_IN + topic.removeprefix(OTHER_SOURCE)
     return STAND_IN + topic if stand_in else topic
 
 
-def _source_of(kept: str, stand_in: bool) -> str:
+def _source_of(kept: str, *, stand_in: bool) -> str:
     if kept.startswith(OTHER_STAND_IN):
         return OTHER_SOURCE + kept.removeprefix(OTHER_STAND_IN)
     return kept.removeprefix(STAND_IN) if stand_in else kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What is kept with an offset."""
+    """What is kept with an offset: the run that committed it, and what it remembers."""
 
-    epoch: int = 0
-    host: str = ""
-    pid: int = 0
-    started: str = ""
+    run: Run = field(default_factory=Run)
     lanes: int = 0
     topic_id: str | None = None
     checkpoint_id: str | None = None
@@ -109,20 +110,21 @@ class Mark:
     lost: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def mine(cls, epoch: int, lanes: int) -> "Mark":
-        return cls(**asdict(Run.mine(epoch)), lanes=lanes)
-
-    @property
-    def run(self) -> Run:
-        return Run(self.epoch, self.host, self.pid, self.started)
-
-    @classmethod
     def read(cls, text: str | None) -> "Mark":
+        """A mark of epoch 0 if the text is none. What a later version added is passed over: to
+        overlook a ledger would be to write all of it again."""
         try:
             found: dict[str, Any] = json.loads(text or "{}")
-            return cls(**{**found, "lost": tuple(tuple(each) for each in found.get("lost", ()))})
-        except (ValueError, TypeError):
+            run = {name: found[name] for name in _RUN if name in found}
+            own = {name: found[name] for name in _OWN if name in found}
+            lost = tuple((start, until) for start, until in found.get("lost", ()))
+            return cls(run=Run(**run), **{**own, "lost": lost})
+        except (ValueError, TypeError, AttributeError):
             return cls()
+
+    def text(self) -> str:
+        own = {name: getattr(self, name) for name in _OWN}
+        return json.dumps({**asdict(self.run), **own}, separators=(",", ":"))
 
     def after(self, old: "Mark") -> "Mark":
         """This run's mark where another one is: what that remembers is kept."""
@@ -134,74 +136,57 @@ class Mark:
             lost=old.lost,
         )
 
-    def text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+
+_RUN = [each.name for each in fields(Run)]
+_OWN = [each.name for each in fields(Mark) if each.name != "run"]
 
 
-Held = tuple[int, Mark]
-"""A committed offset, and what is kept with it."""
+class Position(NamedTuple):
+    """A committed offset, and what is kept with it."""
 
-
-@dataclass(frozen=True)
-class GroupClaim:
-    """A run's right to write, for one group of offsets. It travels to the tasks."""
-
-    pipeline: str
-    group: str
+    offset: int
     mark: Mark
+
+
+Positions = Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLedger:
+    """One group of offsets, with a run's right to move it. It travels to the tasks."""
+
+    group: str
+    claim: Claim
     stand_in: bool
-    marks: Mapping[str, Mark] = field(default_factory=dict)
-    """Marks of topics whose ids are known, which are kept as they are."""
+    lanes: int = 0
+    """How many groups there are, one a lane; 0 if this one holds all."""
+    remembered: Remember = field(default_factory=lambda: Remember(None, {}))
 
-    def topic(self, topic: str) -> str:
-        return kept_as(topic, self.stand_in)
-
-    def at(self, consumer: Consumer, places: Iterable[Place]) -> dict[Place, Held]:
+    def positions(
+        self, consumer: Consumer, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
         """Where the group is; raise if a newer run has been there. The producer must be open.
 
         Offsets without a mark are no ledger's, but a courtesy for lag tools: a pipeline of this
         name into a table may have left them."""
-        asked = {self.topic(topic): topic for topic, _ in places}
-        found = consumer.committed(
-            [TopicPartition(self.topic(topic), number) for topic, number in places],
-            timeout=ANSWER_TIMEOUT,
-        )
-        held = {
-            (asked[each.topic], each.partition): (each.offset, Mark.read(each.metadata))
+        asked = {(kept_as(each[0], stand_in=self.stand_in), each[1]): each for each in partitions}
+        if not asked:
+            return {}
+        found = consumer.committed([Offset(*kept) for kept in asked], timeout=ANSWER_TIMEOUT)
+        read = {
+            asked[each.topic, each.partition]: Position(each.offset, Mark.read(each.metadata))
             for each in found
-            if each.offset >= 0 and Mark.read(each.metadata).epoch
+            if each.offset >= 0
         }
-        for _, other in held.values():
-            # Two starts at the same moment may have taken the same number: the second to write
-            # anything finds the other's.
-            twin = other.epoch == self.mark.epoch and other.run != self.mark.run
-            if twin or other.epoch > self.mark.epoch:
-                raise fenced(self.pipeline, self.mark.epoch, other.run)
-        return held
+        marked = {at: position for at, position in read.items() if position.mark.run.epoch}
+        for position in marked.values():
+            self.claim.check_newest(position.mark.run)
+        return marked
 
-    def offsets(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> list[TopicPartition]:
-        """The ends of the ranges, to be committed with this run's mark, and with what is to be
-        remembered of the partition from what is held."""
-        return [
-            TopicPartition(
-                self.topic(each.topic),
-                each.partition,
-                each.until,
-                self._next_mark(each, held.get(each.place)).text(),
-            )
-            for each in ranges
-        ]
-
-    def _next_mark(self, done: Range, held: Held | None) -> Mark:
-        mark = self.marks.get(done.topic, self.mark)
-        if held is None:
-            return replace(mark, first=done.start)
-        return mark.after(held[1])
-
-    def check(self, ranges: Iterable[Range], held: Mapping[Place, Held]) -> bool:
+    def is_due(self, ranges: Iterable[Range], positions: Positions) -> bool:
         """Whether all is still to be written; False if all is there, an error if neither."""
         wanted = list(ranges)
-        at = {place: offset for place, (offset, _) in held.items()}
+        at = {partition: position.offset for partition, position in positions.items()}
         if all(at.get(each.place, -1) >= each.until for each in wanted):
             return False
         if all(at.get(each.place, each.start) == each.start for each in wanted):
@@ -209,6 +194,37 @@ class GroupClaim:
         raise MovedError(
             f"group {self.group!r} is not at the start of {', '.join(map(str, wanted))} any more."
         )
+
+    def ends(self, ranges: Iterable[Range], positions: Positions) -> list[Offset]:
+        """The ends of the ranges, to be committed with this run's mark, and with what is to be
+        remembered of the partition from where the group is."""
+        return [
+            self.offset(each.place, each.until, self.next_mark(each, positions.get(each.place)))
+            for each in ranges
+        ]
+
+    def marked_again(self, positions: Positions) -> list[Offset]:
+        """The same positions, with this run's mark."""
+        return [
+            self.offset(partition, position.offset, self._mark(partition[0]).after(position.mark))
+            for partition, position in positions.items()
+        ]
+
+    def next_mark(self, done: Range, position: Position | None) -> Mark:
+        mark = self._mark(done.topic)
+        return replace(mark, first=done.start) if position is None else mark.after(position.mark)
+
+    def _mark(self, topic: str) -> Mark:
+        return Mark(
+            run=self.claim.run,
+            lanes=self.lanes,
+            topic_id=self.remembered.topic_ids.get(topic),
+            checkpoint_id=self.remembered.checkpoint_id,
+        )
+
+    def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:
+        topic, number = partition
+        return Offset(kept_as(topic, stand_in=self.stand_in), number, at, mark.text())
 
 
 def open_producer(
@@ -224,66 +240,70 @@ def open_producer(
 
 
 def commit_offsets(
+    ledger: GroupLedger,
+    partitions: Sequence[TopicPartition],
+    chosen: Callable[[Positions], list[Offset]],
+    *,
     connection: Connection,
-    claim: GroupClaim,
     transactional_id: str | None,
-    places: Sequence[Place],
-    chosen: Callable[[Mapping[Place, Held]], list[TopicPartition]],
-    rows: Callable[[Producer, Mapping[Place, Held]], None] = lambda *_: None,
+    rows: Callable[[Producer, Positions], None] = lambda *_: None,
 ) -> None:
-    """Commit what is `chosen` from what is held, fenced by the id, and `rows` with it if given.
-    Without an id nobody is fenced."""
-    consumer = clients.consumer(connection, group_id=claim.group)
+    """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it if given.
+    Without an id nothing is fenced."""
+    failures = Failures()
+    consumer = clients.consumer(connection, group_id=ledger.group)
     try:
-        producer = open_producer(connection, transactional_id) if transactional_id else None
-        held = claim.at(consumer, places) if places else {}
-        offsets = chosen(held)
+        producer = None
+        if transactional_id is not None:
+            producer = open_producer(connection, transactional_id, failures)
+        positions = ledger.positions(consumer, partitions)
+        offsets = chosen(positions)
         if offsets and producer is None:
-            consumer.commit(offsets=offsets, asynchronous=False)
+            save(consumer, offsets)
         elif offsets and producer is not None:
-            _transact(producer, consumer, offsets, lambda: rows(producer, held))
+            with transaction(producer, failures):
+                rows(producer, positions)
+                group = consumer.consumer_group_metadata()
+                producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
     finally:
         consumer.close()
 
 
-def _transact(
-    producer: Producer,
-    consumer: Consumer,
-    offsets: list[TopicPartition],
-    rows: Callable[[], None],
-) -> None:
-    try:
-        producer.begin_transaction()
-        rows()
-        group = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
-        producer.commit_transaction(ANSWER_TIMEOUT)
-    except BaseException:
-        abort(producer)
-        raise
-
-
 def committed(
-    connection: Connection, group: str, stand_in: bool, *, settled: bool = False
-) -> dict[Place, Held]:
-    """All offsets of a group that are a ledger's, with their marks.
+    connection: Connection, group: str, *, stand_in: bool, settled: bool = False
+) -> dict[TopicPartition, Position]:
+    """All offsets of a group that are a ledger's, with their marks (see `committed_in`)."""
+    (found,) = committed_in([group], connection, stand_in=stand_in, settled=settled)
+    return found
+
+
+def committed_in(
+    groups: Sequence[str], connection: Connection, *, stand_in: bool, settled: bool = False
+) -> list[dict[TopicPartition, Position]]:
+    """All offsets of groups that are a ledger's, with their marks.
 
     Those without a mark are a courtesy for lag tools, left by a pipeline of this name into a table.
 
-    A transaction that is open may still move some of them. So this is for planning; whoever writes
-    opens the producer first, and then asks again (`GroupClaim.at`). `settled` waits until no
-    transaction holds offsets any more."""
+    A transaction that is open may still move some of them. So this is for planning; a task that
+    writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits
+    until no transaction holds offsets any more."""
     admin = clients.admin(connection)
-    futures = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)],
-        request_timeout=ANSWER_TIMEOUT,
-        require_stable=settled,
-    )
-    answers = clients.answer(futures, connection, f"asking for the offsets of group {group!r}")
+    futures: dict[Any, Any] = {}
+    for group in groups:  # of which Kafka is asked for one at a time
+        futures |= admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)],
+            request_timeout=ANSWER_TIMEOUT,
+            require_stable=settled,
+        )
+    answers = clients.answer(futures, connection, f"asking for the offsets of group {groups[0]!r}")
+    return [_marked(answers[group].topic_partitions or (), stand_in=stand_in) for group in groups]
+
+
+def _marked(offsets: Iterable[Offset], *, stand_in: bool) -> dict[TopicPartition, Position]:
     found = {}
-    for each in answers[group].topic_partitions or ():
-        topic = _source_of(each.topic, stand_in)
+    for each in offsets:
         mark = Mark.read(each.metadata)
-        if each.offset >= 0 and mark.epoch:
-            found[topic, each.partition] = each.offset, mark
+        if each.offset >= 0 and mark.run.epoch:
+            topic = _source_of(each.topic, stand_in=stand_in)
+            found[topic, each.partition] = Position(each.offset, mark)
     return found

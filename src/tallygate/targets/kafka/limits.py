@@ -7,15 +7,18 @@ than `max.message.bytes`; and in a compacted topic every record has a key.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tallygate.targets.kafka.sending import Header
+from tallygate.kafka.topics import Topics
+from tallygate.targets.kafka.records import Header
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "batch_size"]
 
 BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 3  # attributes, and the differences of time and offset to the batch's first
+
+_COMPRESSION = {"compression.type", "compression.codec"}
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,11 @@ class Limits:
     keyed: bool
 
     @classmethod
-    def of(cls, configs: Mapping[str, str], *, sized: bool = True) -> "Limits":
-        """From a topic's configs; if records are not `sized`, any may be small enough."""
-        largest = int(configs["max.message.bytes"]) if sized else sys.maxsize
+    def of(cls, topics: Topics, topic: str) -> "Limits":
+        """What a topic takes now. How large a record is when it is compressed is not known."""
+        configs = topics.effective_configs(topic)
+        compressed = _COMPRESSION & topics.connection.librdkafka().keys()
+        largest = sys.maxsize if compressed else int(configs["max.message.bytes"])
         return cls(largest, "compact" in configs["cleanup.policy"])
 
     def refusal(

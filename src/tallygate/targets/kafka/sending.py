@@ -1,34 +1,37 @@
-"""Records on their way to a topic: rows, dead letters, and what becomes of them."""
+"""Records on their way to a topic: rows, dead letters, and what becomes of them.
 
-from collections.abc import Collection, Iterable, Iterator
+**What a topic refuses once it refuses always.** To try again would never end, so a refusal is told
+from all else that may go wrong (`RefusedRowsError`). Anything else that a client of Kafka raises
+says nothing of what became of a commit: the ledger is asked (`Retry`).
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as Offset
 
 from tallygate.core.letters import ROW, Letter
+from tallygate.core.offsets import MovedError
+from tallygate.errors import TopicError, UnreachableError
+from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
+from tallygate.targets.base import RefusedRowsError, Retry
+from tallygate.targets.kafka.records import Header, RecordRows
 
-__all__ = ["Header", "RecordRows", "produce", "send_letters"]
+__all__ = [
+    "Outlet",
+    "check_refused",
+    "denied",
+    "is_unanswered",
+    "produce",
+    "save",
+    "send_letters",
+    "transaction",
+    "unanswered_again",
+]
 
-Header = tuple[str, str | bytes | None]
-
-
-@dataclass(frozen=True)
-class RecordRows:
-    """A block of records to send, by columns: that is how Arrow gives them, and it is quickest."""
-
-    values: list[bytes | None]
-    keys: list[Any]
-    headers: list[list[Header]] | None
-
-    def __iter__(self) -> Iterator[tuple[Any, Any, Any]]:
-        none: list[Any] = [None] * len(self.values)
-        return zip(self.values, self.keys, self.headers or none, strict=True)
-
-    def without(self, indexes: Collection[int]) -> "RecordRows":
-        left = [record for index, record in enumerate(self) if index not in indexes]
-        values, keys, headers = ([record[column] for record in left] for column in range(3))
-        return RecordRows(values, keys, headers if self.headers else None)
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
 def produce(producer: Producer, topic: str, rows: RecordRows) -> None:
@@ -41,6 +44,19 @@ def produce(producer: Producer, topic: str, rows: RecordRows) -> None:
                 break
             except BufferError:
                 producer.poll(0.05)
+            except KafkaException as error:
+                check_refused([(topic, error.args[0])])
+                raise
+
+
+def send_letters(producer: Producer, topic: str, letters: Iterable[Letter], pipeline: str) -> None:
+    given = list(letters)
+    rows = RecordRows(
+        [each.value for each in given],
+        [each.key for each in given],
+        [_letter_headers(each, pipeline) for each in given],
+    )
+    produce(producer, topic, rows)
 
 
 def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
@@ -58,11 +74,95 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
     return [*letter.headers, *marks]
 
 
-def send_letters(producer: Producer, topic: str, letters: Iterable[Letter], pipeline: str) -> None:
-    given = list(letters)
-    rows = RecordRows(
-        [each.value for each in given],
-        [each.key for each in given],
-        [_letter_headers(each, pipeline) for each in given],
+@contextmanager
+def transaction(producer: Producer, failures: Failures) -> Iterator[None]:
+    """Commit what is done in here, or abort it: whoever reads the topic must not wait for its
+    time-out. Raise what a topic has refused of it, and MovedError if the producer was fenced."""
+    try:
+        producer.begin_transaction()
+        yield
+        producer.commit_transaction(ANSWER_TIMEOUT)
+    except KafkaException as error:
+        if error.args[0].code() in _FENCED:
+            raise MovedError(
+                "the transaction was fenced: another attempt or another run opened the same id"
+            ) from error
+        abort(producer)
+        # The calls of a transaction that a refused record has ended say no more than that.
+        check_refused(failures.known)
+        raise
+    except BaseException:
+        abort(producer)
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlet:
+    """Where a task sends rows and moves offsets, in a transaction or outside of any."""
+
+    producer: Producer
+    consumer: Consumer
+    failures: Failures
+    transactional: bool
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        if self.transactional:
+            with transaction(self.producer, self.failures):
+                yield
+        else:
+            yield
+
+    def settle(self) -> None:
+        """Wait until Kafka has what was sent."""
+        if self.transactional:
+            settle(self.producer, self.failures)
+            return
+        left = self.producer.flush(ANSWER_TIMEOUT)
+        check_refused(self.failures.known)
+        if left or self.failures.known:
+            raise UnreachableError("Kafka did not acknowledge the rows in time")
+
+    def move(self, offsets: list[Offset]) -> None:
+        if self.transactional:
+            group = self.consumer.consumer_group_metadata()
+            self.producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
+        else:
+            save(self.consumer, offsets)
+
+
+def save(consumer: Consumer, offsets: list[Offset]) -> None:
+    """Commit offsets outside of a transaction. Kafka may take some and refuse others."""
+    for each in consumer.commit(offsets=offsets, asynchronous=False) or ():
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
+def check_refused(failures: Iterable[tuple[str, KafkaError]]) -> None:
+    for topic, error in failures:
+        if error.code() in REFUSED:
+            raise RefusedRowsError(denied(topic, error.str().rstrip(".")))
+
+
+def denied(topic: str, cause: str) -> str:
+    return (
+        f"topic {topic!r} refuses a record: {cause}. Nothing of the batch is written. Raise the "
+        "topic's max.message.bytes if the record is too large; if the topic is compacted, every "
+        "record needs a key; or filter it out in the transform."
     )
-    produce(producer, topic, rows)
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Whether an error of Kafka's clients leaves open what became of it."""
+    return isinstance(error, KafkaException | TopicError)
+
+
+@contextmanager
+def unanswered_again() -> Iterator[None]:
+    """Have what is unanswered tried again, by what the ledger says then."""
+    try:
+        yield
+    except Exception as error:
+        if not is_unanswered(error):
+            raise
+        raise Retry(str(error)) from error

@@ -22,23 +22,22 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tallygate.core.offsets import Place, Range
-from tallygate.core.runs import Run
+from tallygate.core.ledger import Claim, LedgerEntry, Run
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError, TargetError
-from tallygate.targets.parquet.entry import Entry
-from tallygate.targets.parquet.folder import COMPACTION, LEDGER, Folder, sync
+from tallygate.targets.base import Retry
+from tallygate.targets.parquet.folder import COMPACTION, LEDGER, Folder, is_closed, sync
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import read_letters, write_letters
 from tallygate.targets.parquet.rows import RowFile
-from tallygate.targets.sink import Retry
 
-__all__ = ["Compacted", "compact"]
+__all__ = ["FolderCompaction", "compact_folder"]
 
 ROWS_AT_ONCE = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Compacted:
+class FolderCompaction:
     """What a compaction made of what."""
 
     rows: int
@@ -46,7 +45,7 @@ class Compacted:
     files: int
 
 
-def compact(source: Folder, into: Folder, target_bytes: int) -> Compacted:
+def compact_folder(source: Folder, into: Folder, *, target_bytes: int) -> FolderCompaction:
     """Write the rows of `source` into a new folder, in files of about so many bytes.
 
     The old folder is closed before the new one appears: if a commit came in between, its number is
@@ -66,14 +65,14 @@ def compact(source: Folder, into: Folder, target_bytes: int) -> Compacted:
         ) from error
 
 
-def _compact(source: Folder, into: Folder, target_bytes: int) -> Compacted:
-    with _alone(source) as ledger:
+def _compact(source: Folder, into: Folder, target_bytes: int) -> FolderCompaction:
+    with _alone(source) as (ledger, claim):
         entries = list(source.entries())
         into.hidden.mkdir(parents=True, exist_ok=True)
         building = Folder(into.hidden / f"{COMPACTION}{uuid.uuid4().hex}")
         try:
             done = _build(source, entries, building, target_bytes)
-            ledger.commit(entries[-1], ledger.fresh(), moved_to=str(into.path))
+            ledger.commit(claim, entries[-1], ledger.fresh(claim), moved_to=str(into.path))
             building.path.rename(into.path)
         finally:
             shutil.rmtree(building.path, ignore_errors=True)
@@ -82,27 +81,29 @@ def _compact(source: Folder, into: Folder, target_bytes: int) -> Compacted:
 
 
 @contextmanager
-def _alone(source: Folder) -> Iterator[FolderLedger]:
-    """While no run is alive on this machine. A run on another one, which a file system may hide
-    from the lock, is fenced like any older run."""
+def _alone(source: Folder) -> Iterator[tuple[FolderLedger, Claim]]:
+    """Write while no run is alive on this machine. A run on another one, which a file system may
+    hide from the lock, is fenced like any older run."""
     lock = source.lock(alone=True)
     if lock is None:
         raise TargetError(f"a run is writing to {source.path}; stop the pipeline first.")
     newest = source.newest()
     assert newest is not None
     ledger = FolderLedger(source, newest.pipeline)
+    claim = Claim(newest.pipeline, Run.mine(newest.state.run.epoch + 1))
     try:
-        if newest.goes_on_elsewhere:
+        if is_closed(newest):
             raise TargetError(f"{source.path} was compacted into {newest.moved_to} already.")
-        ledger.run = Run.mine(newest.run.epoch + 1)
-        ledger.commit(newest, ledger.fresh())
-        yield ledger
+        ledger.commit(claim, newest, ledger.fresh(claim))
+        yield ledger, claim
     finally:
-        ledger.end()
+        ledger.end(claim)
         os.close(lock)
 
 
-def _build(source: Folder, entries: Sequence[Entry], into: Folder, target_bytes: int) -> Compacted:
+def _build(
+    source: Folder, entries: Sequence[LedgerEntry], into: Folder, target_bytes: int
+) -> FolderCompaction:
     into.path.mkdir()
     rows = before = files = 0
     for group in _groups(source, entries, target_bytes):
@@ -118,12 +119,14 @@ def _build(source: Folder, entries: Sequence[Entry], into: Folder, target_bytes:
         sync(commit)
         rows, before, files = rows + entry.rows, before + len(parts), files + made
     sync(into.path)
-    return Compacted(rows, before, files)
+    return FolderCompaction(rows, before, files)
 
 
-def _groups(source: Folder, entries: Sequence[Entry], target_bytes: int) -> Iterator[list[Entry]]:
+def _groups(
+    source: Folder, entries: Sequence[LedgerEntry], target_bytes: int
+) -> Iterator[list[LedgerEntry]]:
     """Commits that follow each other, until they hold enough for a file."""
-    group: list[Entry] = []
+    group: list[LedgerEntry] = []
     size = 0
     for entry in entries:
         group.append(entry)
@@ -135,13 +138,13 @@ def _groups(source: Folder, entries: Sequence[Entry], target_bytes: int) -> Iter
         yield group
 
 
-def _parts(source: Folder, entry: Entry) -> list[Path]:
+def _parts(source: Folder, entry: LedgerEntry) -> list[Path]:
     return sorted(source.commit(entry.number).glob("part-*.parquet"))
 
 
-def _together(group: Sequence[Entry]) -> Entry:
+def _together(group: Sequence[LedgerEntry]) -> LedgerEntry:
     """The last entry of a group, which stands for all of it."""
-    ranges: dict[Place, Range] = {}
+    ranges: dict[TopicPartition, Range] = {}
     for each in (each for entry in group for each in entry.ranges):
         known = ranges.get(each.place, each)
         ranges[each.place] = replace(each, start=known.start)
@@ -154,7 +157,7 @@ def _together(group: Sequence[Entry]) -> Entry:
     )
 
 
-def _merge(parts: Sequence[Path], commit: Path, entry: Entry, target_bytes: int) -> int:
+def _merge(parts: Sequence[Path], commit: Path, entry: LedgerEntry, target_bytes: int) -> int:
     """Copy rows file by file, a block at a time; the count must come out."""
     files: list[RowFile] = []
     for part in parts:

@@ -1,13 +1,13 @@
 """A folder of commits on a POSIX file system, and the one step by which a commit appears in it.
 
     payments/commit=000000000042/part-000000000042-00000.parquet    rows
-                                 _ledger.json                       the entry
+                                 _ledger.json                       the ledger's entry
                                  _letters.jsonl                     dead letters, if there are any
     .payments.tallygate/                                            what is not committed yet
 
-**Every commit is one rename.** A directory is filled beside the folder, where no reader of the
-folder looks, and renamed into it: rows, dead letters and ledger are there at once or not at all,
-for whoever lists the folder in whatever way. From then on nothing in it is changed.
+**Every commit is one rename.** A writer fills a directory beside the folder, where no reader of the
+folder looks, and renames it into the folder: rows, dead letters and ledger are there at once or not
+at all, however a reader lists the folder. From then on nothing in it is changed.
 
 **The rename is the compare-and-set.** A commit's number follows that of the newest entry that its
 writer had read. If another commit took the number, the file system refuses to put one directory in
@@ -28,11 +28,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallygate.core.ledger import LedgerEntry
 from tallygate.core.offsets import MovedError
 from tallygate.errors import ConfigError, LedgerError, TargetError
-from tallygate.targets.parquet.entry import Entry
 
-__all__ = ["COMPACTION", "LEDGER", "LETTERS", "PARTITION", "Folder", "sync"]
+__all__ = ["COMPACTION", "LEDGER", "LETTERS", "PARTITION", "Folder", "is_closed", "sync"]
 
 LEDGER = "_ledger.json"
 LETTERS = "_letters.jsonl"
@@ -76,7 +76,7 @@ class Folder:
             names = [path.name for path in self.path.iterdir()]
         except OSError as error:
             raise TargetError(
-                f"{self.path} cannot be a folder to write: {error.strerror}."
+                f"the pipeline cannot write the folder {self.path}: {error.strerror}."
             ) from None
         if self.path.stat().st_dev != self.hidden.stat().st_dev:
             raise TargetError(
@@ -90,9 +90,9 @@ class Folder:
                 "would take it for rows. Choose a folder that is empty or new."
             )
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> LedgerEntry | None:
         try:
-            return Entry.read((self.commit(number) / LEDGER).read_text())
+            return LedgerEntry.parse((self.commit(number) / LEDGER).read_text())
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -104,33 +104,36 @@ class Folder:
         found = (_COMMIT.fullmatch(path.name) for path in self.path.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LedgerEntry]:
         """All entries, from the oldest on."""
-        for number in self.numbers():
-            found = self.entry(number)
-            if found is None:
-                raise LedgerError(f"{self.commit(number)} has no {LEDGER}; somebody removed it.")
-            yield found
+        return map(self._entry_there, self.numbers())
 
-    def newest(self, since: Entry | None = None) -> Entry | None:
+    def newest(self, since: LedgerEntry | None = None) -> LedgerEntry | None:
         """The ledger. `since` is an entry that was the newest: most often it still is, and then
         nothing has to be listed."""
         if since is None or not self.commit(since.number).exists():
             numbers = self.numbers()
             if not numbers:
                 return None
-            since = self.entry(numbers[-1])
-            if since is None:
-                raise LedgerError(f"{self.commit(numbers[-1])} has no {LEDGER}.")
+            since = self._entry_there(numbers[-1])
         while (following := self.entry(since.number + 1)) is not None:
             since = following
         return since
 
-    def publish(self, staged: Path, entry: Entry) -> None:
+    def _entry_there(self, number: int) -> LedgerEntry:
+        found = self.entry(number)
+        if found is None:
+            raise LedgerError(
+                f"{self.commit(number)} has lost its {LEDGER}. Bring the file back, or restore "
+                "the folder from a backup."
+            )
+        return found
+
+    def publish(self, staged: Path, entry: LedgerEntry) -> None:
         """Make a filled directory the commit of its number, or raise: then it is not there.
 
         **An unanswered commit is neither done nor failed**: a file system over a network may rename
-        and then report an error, so the entry that is there is asked whose it is."""
+        and then report an error, so the entry that is there tells whose it is."""
         target = self.commit(entry.number)
         try:
             staged.rename(target)
@@ -139,7 +142,7 @@ class Folder:
             if there is None and error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             if there is None or there.id != entry.id:
-                raise MovedError(f"{target} is another commit's.") from error
+                raise MovedError(f"another writer committed {target}.") from error
         sync(self.path)
 
     def run_path(self, epoch: int, name: str) -> Path:
@@ -156,7 +159,7 @@ class Folder:
 
     def lock(self, *, alone: bool) -> int | None:
         """Keep this folder from being compacted, or, `alone`, from being written meanwhile; None if
-        somebody else is there. The file is given up by closing it, or by dying."""
+        another program does what excludes that. Closing the file, or dying, gives the lock up."""
         handle = os.open(self.hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -164,6 +167,12 @@ class Folder:
             os.close(handle)
             return None
         return handle
+
+
+def is_closed(entry: LedgerEntry) -> bool:
+    """Whether a finished compaction closed the folder with this entry: a compaction that died has
+    not made the folder that the entry names."""
+    return entry.moved_to is not None and Path(entry.moved_to).exists()
 
 
 def sync(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Dead letters of a folder: found by tasks, kept by the commit of their batch.
 
 A task that decodes does not know which batch it works for, nor whether it is the first to try. It
-leaves what is unfit in a file beside the folder. The commit takes from all these files the letters
-that lie in its own ranges, each once: what a repeated task found again is the same letter.
+leaves what is unfit in a file beside the folder. The commit takes from all these files the dead
+letters that lie in its own ranges, each once: what a repeated task found again is the same one.
 """
 
 import uuid
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, lies_in
 from tallygate.targets.parquet.folder import LETTERS, sync
 
 __all__ = ["FoundLetters", "read_letters", "write_letters"]
@@ -32,25 +32,21 @@ class FoundLetters:
         partial.write_text("".join(f"{each.text()}\n" for each in letters))
         partial.rename(folder / f"{name}.jsonl")
 
-    def take(self) -> "Taken":
+    def take(self) -> "TakenLetters":
         files = tuple(sorted(Path(self.folder).glob("*.jsonl")))
-        return Taken(files, tuple(letter for file in files for letter in _read(file)))
+        return TakenLetters(files, tuple(letter for file in files for letter in _read(file)))
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenLetters:
     files: tuple[Path, ...]
     letters: tuple[Letter, ...]
 
     def within(self, ranges: Iterable[Range]) -> list[Letter]:
-        """The letters of the ranges, each once."""
-        wanted = {each.place: each for each in ranges}
-        found = {}
-        for letter in self.letters:
-            lies = wanted.get((letter.topic, letter.partition))
-            if lies is not None and lies.start <= letter.offset < lies.until:
-                found[letter.at] = letter
-        return [found[key] for key in sorted(found)]
+        """The dead letters of the ranges, each once."""
+        wanted = tuple(ranges)
+        found = {each.at: each for each in self.letters if lies_in(wanted, *each.at)}
+        return [found[at] for at in sorted(found)]
 
     def forget(self) -> None:
         """The commit that took them is there: whatever lies outside its ranges was there before."""
@@ -59,7 +55,7 @@ class Taken:
 
 
 def write_letters(commit: Path, letters: Iterable[Letter]) -> int:
-    """Put letters into a commit's directory."""
+    """Put dead letters into a commit's directory."""
     lines = [f"{each.text()}\n" for each in letters]
     if lines:
         (commit / LETTERS).write_text("".join(lines))
@@ -68,7 +64,7 @@ def write_letters(commit: Path, letters: Iterable[Letter]) -> int:
 
 
 def read_letters(commit: Path) -> list[Letter]:
-    """The letters of a commit."""
+    """The dead letters of a commit."""
     return list(_read(commit / LETTERS)) if (commit / LETTERS).exists() else []
 
 

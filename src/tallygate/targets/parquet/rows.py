@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tallygate.errors import TargetError
+from tallygate.targets.base import Retry
 from tallygate.targets.parquet.folder import sync
-from tallygate.targets.sink import Retry
 
 __all__ = ["RowFile", "disk_errors"]
 

@@ -19,7 +19,7 @@ from tallygate.errors import TargetError
 from tallygate.postgres.tables import SCHEMA
 from tallygate.quoting import double_quoted
 
-__all__ = ["Column", "Target", "columns_of", "ensure_table", "unique_on"]
+__all__ = ["Column", "TableName", "columns_of", "ensure_table", "unique_on"]
 
 _ATOMIC: dict[type[t.DataType], tuple[str, pa.DataType]] = {
     t.BooleanType: ("boolean", pa.bool_()),
@@ -51,12 +51,12 @@ _WIDER: dict[str, dict[str, pa.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Target:
+class TableName:
     schema: str
     name: str
 
     @classmethod
-    def parse(cls, text: str, connection: psycopg.Connection) -> "Target":
+    def parse(cls, text: str, connection: psycopg.Connection) -> "TableName":
         """`name` or `schema.name`, each as it is or in double quotes.
 
         A name alone is looked for along the search_path, where our own schema does not count: for
@@ -147,26 +147,26 @@ def _column(name: str, given: t.DataType) -> Column:
 
 
 def ensure_table(
-    connection: psycopg.Connection, target: Target, columns: Sequence[Column], key: Sequence[str]
+    connection: psycopg.Connection, table: TableName, columns: Sequence[Column], key: Sequence[str]
 ) -> tuple[Column, ...]:
     """Make the table, or check the one that is there; return the columns as they are to be sent."""
     missing = [name for name in key if name not in {column.name for column in columns}]
     if missing:
         raise TargetError(f"the key {missing[0]!r} is no column of what the pipeline gives.")
     with connection.transaction():
-        there = _columns_there(connection, target)
+        there = _columns_there(connection, table)
         if there:
-            return _checked(target, columns, there, unique_on(connection, target, key), key)
+            return _checked(table, columns, there, unique_on(connection, table, key), key)
         try:
-            connection.execute(_create(target, columns, key))
+            connection.execute(_create(table, columns, key))
         except psycopg.Error as error:
             raise TargetError(
-                f"table {target} cannot be made: {str(error).splitlines()[0]}."
+                f"table {table} cannot be made: {str(error).splitlines()[0]}."
             ) from error
     return tuple(columns)
 
 
-def _create(target: Target, columns: Sequence[Column], key: Sequence[str]) -> sql.Composed:
+def _create(table: TableName, columns: Sequence[Column], key: Sequence[str]) -> sql.Composed:
     parts = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
@@ -178,7 +178,7 @@ def _create(target: Target, columns: Sequence[Column], key: Sequence[str]) -> sq
     if key:
         names = sql.SQL(", ").join(sql.Identifier(name) for name in key)
         parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
-    return sql.SQL("CREATE TABLE {} ({})").format(target.identifier, sql.SQL(", ").join(parts))
+    return sql.SQL("CREATE TABLE {} ({})").format(table.identifier, sql.SQL(", ").join(parts))
 
 
 @dataclass(frozen=True)
@@ -187,19 +187,19 @@ class _There:
     required: bool
 
 
-def _columns_there(connection: psycopg.Connection, target: Target) -> dict[str, _There]:
+def _columns_there(connection: psycopg.Connection, table: TableName) -> dict[str, _There]:
     rows = connection.execute(
         "SELECT attname, format_type(atttypid, atttypmod), "
         "attnotnull AND NOT atthasdef AND attidentity = '' "
         "FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid "
         "JOIN pg_namespace ON pg_namespace.oid = relnamespace "
         "WHERE nspname = %s AND relname = %s AND attnum > 0 AND NOT attisdropped",
-        (target.schema, target.name),
+        (table.schema, table.name),
     ).fetchall()
     return {name: _There(type_, required) for name, type_, required in rows}
 
 
-def unique_on(connection: psycopg.Connection, target: Target, key: Sequence[str]) -> bool:
+def unique_on(connection: psycopg.Connection, table: TableName, key: Sequence[str]) -> bool:
     """Whether the table holds each key at most once."""
     if not key:
         return True
@@ -209,13 +209,13 @@ def unique_on(connection: psycopg.Connection, target: Target, key: Sequence[str]
         "JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey) "
         "WHERE indisunique AND indpred IS NULL AND indexprs IS NULL "
         "AND nspname = %s AND relname = %s GROUP BY indexrelid",
-        (target.schema, target.name),
+        (table.schema, table.name),
     ).fetchall()
     return any(set(names) == set(key) for (names,) in rows)
 
 
 def _checked(
-    target: Target,
+    table: TableName,
     columns: Sequence[Column],
     there: dict[str, _There],
     unique: bool,
@@ -244,7 +244,7 @@ def _checked(
         differences.append(f"it has no unique index on ({', '.join(key)})")
     if differences:
         raise TargetError(
-            f"table {target} does not fit what the pipeline gives: {'; '.join(differences)}. "
+            f"table {table} does not fit what the pipeline gives: {'; '.join(differences)}. "
             "Change the table or the transform, or name another table."
         )
     return tuple(sent)

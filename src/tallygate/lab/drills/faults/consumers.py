@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from tallygate.auditing.verdict import Anomaly, Report
+from tallygate.auditing.verdict import Anomaly, AuditResult
 from tallygate.lab.drills.drill import Drills
 from tallygate.lab.drills.drill_run import Scene
 from tallygate.lab.drills.jobs import Job
@@ -81,11 +81,14 @@ def _rest(scene: Scene, table: str) -> None:
     wait_until(rests, 120, "the consumers do not come to rest", every=0.5)
 
 
-def _compared(scene: Scene) -> Report:
+def _compared(scene: Scene) -> AuditResult:
     """There is no pipeline to audit; the table must hold each record of the topic once."""
     held = scene.rows()
     lost, twice = scene.missing_and_repeated(held)
     found = (("missing", lost), ("duplicate", twice))
     anomalies = tuple(Anomaly(kind, count, ()) for kind, count in found if count)
     records = len(scene.workload.acknowledged)
-    return Report(scene.name, scene.name, records, sum(held.values()), 0, 0, anomalies)
+    rows = sum(held.values())
+    return AuditResult(
+        pipeline=scene.name, target=scene.name, records=records, rows=rows, anomalies=anomalies
+    )

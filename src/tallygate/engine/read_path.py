@@ -1,0 +1,103 @@
+"""Who reads the records of a batch: decided here alone.
+
+TASKS     the tasks that write read as well: without a transform a record needs no JVM on its way
+RANGES    the decoding step reads the ranges of its task: with a transform the JVM has work to do,
+          but not the reading. For larger batches, where the rows show no difference
+SPARK     Spark's own reader: small batches of a transform, state, anything that is not known, and
+          sources that were given options for Spark's reader or Kafka's Java client alone
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pyspark.sql import DataFrame
+
+from tallygate.core.blocks import BlockPlan
+from tallygate.core.offsets import Range, count
+from tallygate.engine.run_request import RunRequest
+from tallygate.spark.direct_read import by_records_alone, over_ranges
+from tallygate.spark.plan import Plan
+from tallygate.targets.base import BatchInput, RowShape
+from tallygate.targets.batch_input import FetchedInput, FrameInput
+
+__all__ = ["BatchReader", "ReadPath", "read_path"]
+
+
+class ReadPath(Enum):
+    TASKS = "tasks"
+    RANGES = "ranges"
+    SPARK = "spark"
+
+
+def read_path(
+    *, fetches: bool, raw: bool, records_alone: bool, records: int, small: int
+) -> ReadPath:
+    """`fetches` says that reading without Spark's source is the same; `raw` that the target decodes
+    the records itself; `records_alone` that rows are made of records and of nothing else."""
+    if fetches and raw:
+        return ReadPath.TASKS
+    if fetches and records_alone and records > small:
+        return ReadPath.RANGES
+    return ReadPath.SPARK
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReader:
+    """Makes the input of each batch of one query."""
+
+    request: RunRequest
+    shape: RowShape
+    plan: Plan
+    records_alone: bool
+
+    @classmethod
+    def of(cls, request: RunRequest, shape: RowShape, plan: Plan) -> "BatchReader":
+        """Which records are late only the stream knows: then Spark reads them."""
+        asks = request.fetches and shape.decoder is None and not request.limits.late
+        alone = asks and by_records_alone(plan.frame)
+        return cls(request=request, shape=shape, plan=plan, records_alone=alone)
+
+    def input(
+        self, frame: DataFrame, ranges: Sequence[Range], left: tuple[Range, ...]
+    ) -> BatchInput:
+        """The rows of what is left of a batch; `frame` is what Spark gives for all of it."""
+        chosen = read_path(
+            fetches=self.request.fetches,
+            raw=self.shape.decoder is not None,
+            records_alone=self.records_alone,
+            records=count(ranges),
+            small=self.request.small,
+        )
+        filled, needed = set(filter(len, ranges)), set(filter(len, left))
+        plan = BlockPlan(
+            left=left,
+            has_coordinates=self.shape.has_coordinates,
+            decoder=self.shape.decoder,
+        )
+        if chosen is ReadPath.TASKS:
+            return self._fetched(frame, plan)
+        prepared = self.request.target.prepared
+        if chosen is ReadPath.RANGES:
+            rows = over_ranges(self.plan.frame, left, frame.sparkSession)
+            return FrameInput(rows, plan, partitions=len(needed), prepared=prepared)
+        trimming = BlockPlan(
+            left=left,
+            has_coordinates=plan.has_coordinates,
+            decoder=plan.decoder,
+            trim=needed != filled,
+        )
+        if plan.decoder is not None:
+            return FrameInput(frame, trimming, partitions=len(filled))
+        return FrameInput(frame, trimming, partitions=len(filled), prepared=prepared)
+
+    def _fetched(self, frame: DataFrame, plan: BlockPlan) -> FetchedInput:
+        connection, traits = self.request.connection, self.request.target.traits
+        assert connection is not None
+        return FetchedInput(
+            spark=frame.sparkSession,
+            connection=connection,
+            plan=plan,
+            headers=traits.headers,
+            partition_a_task=traits.partition_a_task,
+        )

@@ -1,0 +1,303 @@
+"""The ledger in PostgreSQL: rows of the store that holds the results.
+
+**No gap, no overlap.** A position moves only by compare-and-set, from exactly where the batch says
+that it begins, in the transaction of the rows it stands for. If the comparison fails for any
+partition, all of the transaction is rolled back.
+
+**One writer.** Each run takes the next epoch of its pipeline. Every commit reads the epoch under a
+share lock in that same transaction; a new run takes the row for itself, so it waits for commits
+that are under way, and those that come later see its epoch and are fenced. The positions that a new
+run reads are therefore final.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tallygate.core.ledger import Claim, LedgerState, Lost, Run, fenced
+from tallygate.core.letters import Letter
+from tallygate.core.offsets import MovedError, Range
+from tallygate.errors import FencedError, LedgerError
+
+__all__ = [
+    "BatchRecord",
+    "beat",
+    "check_claim",
+    "end_run",
+    "keep_letters",
+    "letter_count",
+    "lose",
+    "move",
+    "record",
+    "remember",
+    "state_of",
+    "take_over",
+]
+
+BATCHES_KEPT = 10_000
+TRIM_EVERY = 100
+LETTERS_AT_ONCE = 8 << 20
+"""Bytes; twice as many in hex. What jsonb holds ends at 256 MiB."""
+_NEWEST_RUN = (
+    "SELECT epoch, host, pid, started_at::text FROM tallygate.runs "
+    "WHERE pipeline = $1 ORDER BY epoch DESC LIMIT 1"
+)
+_RANGES = "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint)"
+
+
+class Transaction(Protocol):
+    """A connection whose statements belong to a transaction that begins by itself."""
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRecord:
+    """A batch for the history."""
+
+    batch_id: int
+    strategy: str
+    ranges: Sequence[Range]
+    rows: int
+    seconds: Mapping[str, float]
+
+
+def check_claim(transaction: Transaction, claim: Claim) -> None:
+    """Keep the epoch from changing until this transaction ends, or find that it has."""
+    found = transaction.rows(
+        "SELECT epoch FROM tallygate.pipelines WHERE name = $1 FOR SHARE", claim.pipeline
+    )
+    if not found:
+        raise LedgerError(
+            f"pipeline {claim.pipeline!r} is not in the ledger any more: its row was removed from "
+            "tallygate.pipelines. Start again under another name with another table."
+        )
+    if found[0][0] != claim.run.epoch:
+        raise _fenced(transaction, claim)
+
+
+def _fenced(transaction: Transaction, claim: Claim) -> FencedError:
+    epoch, host, pid, started = transaction.rows(_NEWEST_RUN, claim.pipeline)[0]
+    newer = Run(epoch=epoch, host=host, pid=pid, started=started)
+    return fenced(claim.pipeline, claim.run.epoch, newer)
+
+
+def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> None:
+    """Compare and set every position, or raise: then nothing may be committed."""
+    wanted = sorted(ranges)
+    if not wanted:
+        return
+    listed = json.dumps(
+        [
+            {"t": each.topic, "p": each.partition, "s": each.start, "u": each.until}
+            for each in wanted
+        ]
+    )
+    transaction.rows(
+        "INSERT INTO tallygate.positions (pipeline, topic, partition, first_offset, next_offset) "
+        f"SELECT $1, t, p, s, s FROM {_RANGES} ON CONFLICT DO NOTHING",
+        claim.pipeline,
+        listed,
+    )
+    moved = transaction.rows(
+        "UPDATE tallygate.positions AS held SET next_offset = u, updated_at = now() "
+        f"FROM {_RANGES} WHERE pipeline = $1 AND topic = t AND partition = p AND next_offset = s "
+        "RETURNING topic",
+        claim.pipeline,
+        listed,
+    )
+    if len(moved) != len(wanted):
+        raise MovedError(
+            f"the ledger of {claim.pipeline!r} is not at the start of "
+            f"{', '.join(map(str, wanted))} any more."
+        )
+
+
+def keep_letters(transaction: Transaction, claim: Claim, letters: Sequence[Letter]) -> None:
+    """Keep dead letters. They count once the ledger has moved past them."""
+    for some in _bounded(letters):
+        transaction.rows(
+            "INSERT INTO tallygate.dead_letter_records"
+            ' (pipeline, topic, partition, "offset", key, value, record_time, cause)'
+            " SELECT $1, t, p, o, decode(k, 'hex'), decode(v, 'hex'),"
+            " to_timestamp(ms / 1000.0), c FROM jsonb_to_recordset(($2::text)::jsonb)"
+            " AS letter (t text, p int, o bigint, k text, v text, ms bigint, c text)"
+            " ON CONFLICT DO NOTHING",
+            claim.pipeline,
+            json.dumps([_fields(each) for each in some]),
+        )
+
+
+def record(transaction: Transaction, claim: Claim, batch: BatchRecord) -> None:
+    """Add a batch to the history, which is kept within a bound."""
+    ranges = [[each.topic, each.partition, each.start, each.until] for each in batch.ranges]
+    number = transaction.rows(
+        "INSERT INTO tallygate.batches (pipeline, epoch, batch_id, strategy, ranges, rows, seconds)"
+        " VALUES ($1, $2, $3, $4, ($5::text)::jsonb, $6, ($7::text)::jsonb) RETURNING number",
+        claim.pipeline,
+        claim.run.epoch,
+        batch.batch_id,
+        batch.strategy,
+        json.dumps(ranges),
+        batch.rows,
+        json.dumps(batch.seconds),
+    )[0][0]
+    if number % TRIM_EVERY == 0:
+        transaction.rows(
+            "DELETE FROM tallygate.batches WHERE pipeline = $1 AND number <= $2",
+            claim.pipeline,
+            number - BATCHES_KEPT,
+        )
+
+
+def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
+    """The pipeline as it is now, if it ever ran. One statement, so that it is of one moment."""
+    found = connection.rows(
+        "SELECT p.epoch, p.checkpoint_id, r.host, r.pid, r.started_at::text, "
+        "x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
+        "FROM tallygate.pipelines AS p "
+        "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
+        "LEFT JOIN tallygate.positions AS x ON x.pipeline = p.name WHERE p.name = $1",
+        pipeline,
+    )
+    if not found:
+        return None
+    epoch, checkpoint_id, host, pid, started = found[0][:5]
+    held = [row[5:] for row in found if row[5] is not None]
+    return LedgerState(
+        positions={(topic, partition): at for topic, partition, _, at, _ in held},
+        begun={(topic, partition): at for topic, partition, at, _, _ in held},
+        run=Run(epoch=epoch, host=host or "", pid=pid or 0, started=started or ""),
+        topic_ids={topic: topic_id for topic, *_, topic_id in held if topic_id},
+        checkpoint_id=checkpoint_id,
+    )
+
+
+def take_over(transaction: Transaction, claim: Claim, about: Mapping[str, Any]) -> int:
+    """Take the next epoch and return it. From here on no older run commits anything."""
+    epoch = transaction.rows(
+        "INSERT INTO tallygate.pipelines (name, epoch, target, delivery, stateful, checkpoint) "
+        "VALUES ($1, 1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE SET "
+        "epoch = pipelines.epoch + 1, target = EXCLUDED.target, delivery = EXCLUDED.delivery, "
+        "stateful = EXCLUDED.stateful, checkpoint = EXCLUDED.checkpoint RETURNING epoch",
+        claim.pipeline,
+        about["target"],
+        about["delivery"],
+        about["stateful"],
+        about["checkpoint"],
+    )[0][0]
+    transaction.rows(
+        "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version) "
+        "VALUES ($1, $2, $3, $4, $5)",
+        claim.pipeline,
+        epoch,
+        claim.run.host,
+        claim.run.pid,
+        about["version"],
+    )
+    transaction.rows(
+        # Of batches that were never committed: their records may be fit by now.
+        "DELETE FROM tallygate.dead_letter_records AS letters WHERE letters.pipeline = $1 "
+        "AND NOT EXISTS (SELECT FROM tallygate.positions AS held WHERE "
+        "held.pipeline = letters.pipeline AND held.topic = letters.topic AND "
+        'held.partition = letters.partition AND held.next_offset > letters."offset")',
+        claim.pipeline,
+    )
+    return int(epoch)
+
+
+def remember(
+    transaction: Transaction, claim: Claim, checkpoint_id: str | None, ids: Mapping[str, str]
+) -> None:
+    transaction.rows(
+        "UPDATE tallygate.pipelines SET checkpoint_id = $2 WHERE name = $1",
+        claim.pipeline,
+        checkpoint_id,
+    )
+    for topic, topic_id in ids.items():
+        transaction.rows(
+            "UPDATE tallygate.positions SET topic_id = $3 WHERE pipeline = $1 AND topic = $2 "
+            "AND topic_id IS DISTINCT FROM $3",
+            claim.pipeline,
+            topic,
+            topic_id,
+        )
+
+
+def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
+    """Move past ranges that are lost, and keep that they are."""
+    gone = list(lost)
+    move(transaction, claim, [each.range for each in gone])
+    for each in gone:
+        transaction.rows(
+            "INSERT INTO tallygate.lost_ranges "
+            "(pipeline, topic, partition, from_offset, until_offset, reason) "
+            "VALUES ($1, $2, $3, $4, $5, $6)",
+            claim.pipeline,
+            *each.range.place,
+            each.range.start,
+            each.range.until,
+            each.reason,
+        )
+
+
+def letter_count(connection: Transaction, pipeline: str) -> int:
+    """How many dead letters count."""
+    found = connection.rows(
+        "SELECT count(*) FROM tallygate.dead_letters WHERE pipeline = $1", pipeline
+    )
+    return int(found[0][0])
+
+
+def beat(connection: Transaction, claim: Claim, progress: Mapping[str, Any]) -> bool:
+    """Say that the run is alive; raise if it is not the newest any more. The answer is whether it
+    was asked to stop."""
+    found = connection.rows(
+        "UPDATE tallygate.runs SET heartbeat_at = now(), progress = ($3::text)::jsonb "
+        "WHERE pipeline = $1 AND epoch = $2 AND epoch = "
+        "(SELECT epoch FROM tallygate.pipelines WHERE name = $1) RETURNING stop_requested",
+        claim.pipeline,
+        claim.run.epoch,
+        json.dumps(progress),
+    )
+    if not found:
+        raise _fenced(connection, claim)
+    return bool(found[0][0])
+
+
+def end_run(connection: Transaction, claim: Claim, outcome: str) -> None:
+    connection.rows(
+        "UPDATE tallygate.runs SET stopped_at = now(), heartbeat_at = now(), outcome = $3 "
+        "WHERE pipeline = $1 AND epoch = $2",
+        claim.pipeline,
+        claim.run.epoch,
+        outcome,
+    )
+
+
+def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
+    """The letters by so many that each lot is of a size that jsonb can hold."""
+    some: list[Letter] = []
+    size = 0
+    for each in letters:
+        more = len(each.key or b"") + len(each.value or b"") + len(each.cause)
+        if some and size + more > LETTERS_AT_ONCE:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += more
+    if some:
+        yield some
+
+
+def _fields(letter: Letter) -> dict[str, Any]:
+    return {
+        "t": letter.topic,
+        "p": letter.partition,
+        "o": letter.offset,
+        "k": None if letter.key is None else letter.key.hex(),
+        "v": None if letter.value is None else letter.value.hex(),
+        "ms": letter.time_ms,
+        "c": letter.cause.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+    }

@@ -1,0 +1,142 @@
+"""Writing a batch to a Delta table: one transaction of the table, whatever the mode.
+
+The run writes down the entry that will count, and then Delta writes rows and count in one commit.
+Whether that took place is asked of the table: an answer that went missing, and a write that Delta
+left out, look the same from here.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, Window
+from pyspark.sql import functions as f
+
+from tallygate.core.decoding import COORDINATES
+from tallygate.core.ledger import Claim, LedgerEntry
+from tallygate.errors import TargetError
+from tallygate.failpoints import reach
+from tallygate.quoting import backticked
+from tallygate.spark.error_text import reason
+from tallygate.spark.temporary_conf import held
+from tallygate.targets.base import Retry, WriteBatch, Written
+from tallygate.targets.delta.ledger import TableLedger
+from tallygate.targets.delta.table import is_conflict
+
+__all__ = ["TableWriter"]
+
+APPLICATION = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+ONCE = "spark.databricks.delta.merge.materializeSource"
+
+RowCount = Callable[[], int]
+"""Says how many rows were written, once it is known that they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableWriter:
+    """Writes the batches of one pipeline."""
+
+    ledger: TableLedger
+    columns: tuple[str, ...]
+    """Those that the table gets."""
+    mode: str
+    key: tuple[str, ...]
+    has_coordinates: bool
+
+    def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        before = self.ledger.current(claim)
+        state = before.state.moved(batch.left)
+        after = before.next(state=state, batch=batch.id, ranges=batch.left)
+        rows = batch.input.frame()
+        reach("rows-begun", batch.id)
+        self.ledger.intend(after)
+        reach("ledger-moved", batch.id)
+        started = time.perf_counter()
+        reach("commit-sent", batch.id)
+        counted = self.send(rows, after)
+        self.ledger.confirm(claim, after)
+        reach("committed", batch.id)
+        return Written(self.mode, counted(), {"write": time.perf_counter() - started})
+
+    def send(self, rows: DataFrame, after: LedgerEntry) -> RowCount:
+        """Have Delta write rows and count. It may have left them out, and does not tell."""
+        try:
+            return self._merge(rows, after) if self.mode == "upsert" else self._save(rows, after)
+        except Exception as error:
+            if is_conflict(error):
+                raise Retry("another writer changed the table at the same time") from error
+            if isinstance(error, AnalysisException):
+                raise self._changed(error) from error
+            raise
+
+    def _save(self, rows: DataFrame, after: LedgerEntry) -> RowCount:
+        """Append the rows, or put them in the place of all that were there."""
+        observed = Observation()
+        chosen = rows.select(*map(backticked, self.columns))
+        chosen = chosen.observe(observed, f.count(f.lit(1)).alias("rows"))
+        writer = chosen.write.format("delta").mode("append")
+        if self.mode == "replace":
+            writer = writer.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer = writer.option("txnAppId", self.ledger.application)
+        writer = writer.option("txnVersion", after.number)
+        writer.option("userMetadata", _note(after)).save(self.ledger.table.path)
+        return lambda: int(observed.get["rows"])
+
+    def _merge(self, rows: DataFrame, after: LedgerEntry) -> RowCount:
+        """Rows of a key that is there take its place; of several the newest counts.
+
+        Delta takes a merge's number from the session, which in a query is a copy of its own. The
+        source of a merge is read twice, and must be computed only once.
+        """
+        session = rows.sparkSession
+        view = f"tallygate_{after.state.run.id}"
+        self._newest_of_key(rows).createOrReplaceTempView(view)
+        names = [backticked(name) for name in self.columns]
+        same = " AND ".join(
+            f"held.{backticked(name)} <=> new.{backticked(name)}" for name in self.key
+        )
+        statement = (
+            f"MERGE INTO delta.{backticked(self.ledger.table.path)} AS held USING {view} AS new "
+            f"ON {same} "
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{n} = new.{n}' for n in names)} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) "
+            f"VALUES ({', '.join(f'new.{n}' for n in names)})"
+        )
+        settings = {
+            APPLICATION: self.ledger.application,
+            VERSION: str(after.number),
+            NOTE: _note(after),
+            ONCE: "all",
+        }
+        try:
+            with held(session, settings):
+                done = session.sql(statement).collect()
+        finally:
+            session.catalog.dropTempView(view)
+        return lambda: int(done[0]["num_affected_rows"])
+
+    def _newest_of_key(self, rows: DataFrame) -> DataFrame:
+        """By the records' offsets, or else in the order in which rows came."""
+        if self.has_coordinates:
+            order = [backticked(name) for name in reversed(COORDINATES)]
+        else:
+            order = ["_tallygate_at"]
+            rows = rows.withColumn("_tallygate_at", f.monotonically_increasing_id())
+        newest = Window.partitionBy(*map(backticked, self.key)).orderBy(*(f.desc(n) for n in order))
+        ranked = rows.withColumn("_tallygate_rank", f.row_number().over(newest))
+        return ranked.where("_tallygate_rank = 1").select(*map(backticked, self.columns))
+
+    def _changed(self, error: AnalysisException) -> TargetError:
+        return TargetError(
+            f"Delta cannot write to {self.ledger.table.path} any more: {reason(error)}; if "
+            "the table was altered, start again: the start checks it."
+        )
+
+
+def _note(after: LedgerEntry) -> str:
+    """What Delta's own history says of the commit."""
+    moved = ", ".join(str(each) for each in after.ranges if len(each))
+    return f"{after.pipeline}, run {after.state.run.epoch}, batch {after.batch}: {moved}"

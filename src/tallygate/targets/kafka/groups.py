@@ -1,0 +1,181 @@
+"""The groups that are a pipeline's ledger: one, or one for each lane.
+
+The ledger says what all lanes have done. Some may be ahead of it by one batch.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from confluent_kafka import TopicPartition as Offset
+
+from tallygate.core.ledger import Claim, LedgerState, Lose, Lost, Remember
+from tallygate.core.offsets import MovedError, Range, TopicPartition
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.targets.kafka.ledger import (
+    GroupLedger,
+    Mark,
+    Names,
+    Position,
+    Positions,
+    commit_offsets,
+    committed,
+    committed_in,
+)
+
+__all__ = ["PipelineGroups", "kept_lanes", "newest_of"]
+
+OPENED_AT_ONCE = 8
+LOST_KEPT = 20
+
+
+def kept_lanes(names: Names, connection: Connection, *, stand_in: bool) -> int | None:
+    """In how many lanes a pipeline was written so far; 0 if by partition, None if it never was."""
+    if committed(connection, names.group, stand_in=stand_in):
+        return 0
+    first = committed(connection, names.lane_group(0), stand_in=stand_in)
+    return max((position.mark.lanes for position in first.values()), default=None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Offsets that one transactional id fences."""
+
+    ledger: GroupLedger
+    transactional_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineGroups:
+    connection: Connection
+    names: Names
+    lanes: int
+    """How many; 0 if there is one group, with a transactional id for each partition."""
+    stand_in: bool
+    """Whether offsets are kept for stand-ins of the source's topics."""
+    fenced: bool
+    """Whether offsets are committed in transactions, which fence older ones."""
+
+    @property
+    def groups(self) -> list[str]:
+        if not self.lanes:
+            return [self.names.group]
+        return [self.names.lane_group(lane) for lane in range(self.lanes)]
+
+    def positions(self) -> list[dict[TopicPartition, Position]]:
+        """Where each group is."""
+        return committed_in(self.groups, self.connection, stand_in=self.stand_in)
+
+    def behind(self) -> dict[TopicPartition, Position]:
+        """Of several lanes the one that is furthest behind counts."""
+        return _merged(self.positions(), min)
+
+    def state(self) -> LedgerState | None:
+        lanes = self.positions()
+        behind, ahead = _merged(lanes, min), _offsets(_merged(lanes, max))
+        if not behind:
+            return None
+        marks = {partition: position.mark for partition, position in behind.items()}
+        positions, newest = _offsets(behind), newest_of(marks.values())
+        # Of its marks, those of partitions that the run has found idle may be older.
+        checkpoints = (mark.checkpoint_id for mark in marks.values() if mark.run == newest.run)
+        return LedgerState(
+            positions=positions,
+            begun={at: mark.first for at, mark in marks.items() if mark.first is not None},
+            run=newest.run,
+            topic_ids={at[0]: mark.topic_id for at, mark in marks.items() if mark.topic_id},
+            checkpoint_id=next((each for each in checkpoints if each is not None), None),
+            lost=tuple(
+                Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost
+            ),
+            furthest=None if ahead == positions else ahead,
+        )
+
+    def ledgers(self, claim: Claim, remembered: Remember) -> tuple[GroupLedger, ...]:
+        return tuple(
+            GroupLedger(
+                group=group,
+                claim=claim,
+                lanes=self.lanes,
+                stand_in=self.stand_in,
+                remembered=remembered,
+            )
+            for group in self.groups
+        )
+
+    def mark_again(
+        self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Commit positions again, with this run's mark: whoever had the ids is fenced."""
+        parts = self._parts(claim, remembered, partitions)
+        doing = "committing the ledger again"
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+            list(pool.map(lambda part: self._commit(part, part.ledger.marked_again, doing), parts))
+
+    def lose(self, claim: Claim, remembered: Remember, change: Lose) -> None:
+        """Go on after lost ranges. Each reaches to where the furthest lane is."""
+        (self.state() or LedgerState()).moved(change.ranges)  # raises if the ledger is elsewhere
+        ranges = {each.place: each for each in change.ranges}
+        for part in self._parts(claim, remembered, ranges):
+
+            def past(positions: Positions, part: _Part = part) -> list[Offset]:
+                lost = [ranges[partition] for partition in part.partitions]
+                return [self._past(part.ledger, each, positions.get(each.place)) for each in lost]
+
+            self._commit(part, past, "moving past a lost range")
+
+    def _past(self, ledger: GroupLedger, lost: Range, position: Position | None) -> Offset:
+        at = lost.start if position is None else position.offset
+        # A lane may be beyond the start, by a batch that others do not have.
+        if not lost.start <= at <= (lost.until if self.lanes else lost.start):
+            raise MovedError(f"the ledger is at {at} and not at the start of {lost} any more.")
+        mark = ledger.next_mark(lost, position)
+        given_up = dict.fromkeys((*mark.lost, (lost.start, lost.until)))
+        mark = replace(mark, lost=tuple(given_up)[-LOST_KEPT:])
+        return ledger.offset(lost.place, lost.until, mark)
+
+    def _parts(
+        self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
+    ) -> list[_Part]:
+        """The offsets of some partitions, by what fences them."""
+        ledgers, every = self.ledgers(claim, remembered), tuple(sorted(partitions))
+        if not every:
+            return []
+        if not self.lanes:
+            return [_Part(ledgers[0], self.names.partition_id(each), (each,)) for each in every]
+        return [
+            _Part(ledger, self.names.lane_id(lane), every) for lane, ledger in enumerate(ledgers)
+        ]
+
+    def _commit(self, part: _Part, chosen: Callable[[Positions], list[Offset]], doing: str) -> None:
+        with clients.explained(self.connection, f"{doing}, as {part.transactional_id!r}"):
+            commit_offsets(
+                part.ledger,
+                part.partitions,
+                chosen,
+                connection=self.connection,
+                transactional_id=part.transactional_id if self.fenced else None,
+            )
+
+
+def newest_of(marks: Iterable[Mark]) -> Mark:
+    return max(marks, key=lambda mark: mark.run.epoch, default=Mark())
+
+
+def _merged(
+    groups: Sequence[Mapping[TopicPartition, Position]], chosen: Callable[..., Position]
+) -> dict[TopicPartition, Position]:
+    """Of what several groups hold of each partition, the one that is furthest behind, or ahead."""
+    found: dict[TopicPartition, Position] = {}
+    for group in groups:
+        for partition, position in group.items():
+            other = found.get(partition, position)
+            found[partition] = chosen(other, position, key=attrgetter("offset"))
+    return found
+
+
+def _offsets(positions: Positions) -> dict[TopicPartition, int]:
+    return {partition: position.offset for partition, position in positions.items()}

@@ -1,0 +1,110 @@
+"""Rows as records: made by the JVM for a frame, and by Arrow where raw records are decoded next to
+the write."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tallygate.core.blocks import Block
+from tallygate.core.decoding import COORDINATES
+from tallygate.kafka.fetch import HEADERS
+from tallygate.quoting import backticked
+
+__all__ = ["SOURCE", "Header", "RecordRows", "as_records", "record_rows"]
+
+SOURCE = "tallygate.source"
+"""The header that says where a record came from."""
+
+Header = tuple[str, str | bytes | None]
+
+
+def as_records(
+    frame: DataFrame,
+    *,
+    key: str | None,
+    format: str,
+    added: Sequence[str],
+    has_coordinates: bool,
+    headers: bool = False,
+) -> DataFrame:
+    """The frame as key, value, coordinates and headers, made by the JVM; `added` are columns that
+    are not the user's."""
+    own = [name for name in frame.columns if name not in added]
+    value = f.to_json(f.struct(*map(backticked, own))) if format == "json" else f.col("value")
+    chosen: Any = f.lit(None) if key is None else f.col(backticked(key))
+    if format == "value" and key is None and "key" in own:
+        chosen = f.col("key")
+    coordinates = [f.col(name) for name in COORDINATES] if has_coordinates else []
+    return frame.select(
+        value.cast("binary").alias("value"),
+        chosen.cast("string").cast("binary").alias("key"),
+        *coordinates,
+        *([f.col(HEADERS.name)] if headers else []),
+    )
+
+
+@dataclass(frozen=True)
+class RecordRows:
+    """A block of records to send, by columns: that is how Arrow gives them, and it is quickest."""
+
+    values: list[bytes | None]
+    keys: list[Any]
+    headers: list[list[Header]] | None
+
+    def __iter__(self) -> Iterator[tuple[Any, Any, Any]]:
+        none: list[Any] = [None] * len(self.values)
+        return zip(self.values, self.keys, self.headers or none, strict=True)
+
+    def without(self, indexes: Collection[int]) -> "RecordRows":
+        left = [record for index, record in enumerate(self) if index not in indexes]
+        values, keys, headers = ([record[column] for record in left] for column in range(3))
+        return RecordRows(values, keys, headers if self.headers else None)
+
+
+def record_rows(block: Block, key: str | None, *, located: bool) -> RecordRows:
+    """The records that a block becomes. One that was decoded passes as it is, with the column `key`
+    for a key if one is named; `located` ones say where they are from."""
+    given = block.rows if block.raw is None else block.raw
+    keys = given.column("key")
+    if block.raw is not None and key is not None:
+        keys = _as_key(block.rows.column(key))
+    headers = _own_headers(given)
+    if located and block.coordinates is not None:
+        where = _where(block.coordinates)
+        if headers is None:
+            headers = [[each] for each in where]
+        else:
+            headers = [_located(*each) for each in zip(headers, where, strict=True)]
+    return RecordRows(given.column("value").to_pylist(), keys.to_pylist(), headers)
+
+
+def _as_key(column: pa.Array) -> pa.Array:
+    """A column as keys of records: bytes as they are, all else as text."""
+    binary = pa.types.is_binary(column.type)
+    return column if binary else column.cast(pa.string()).cast(pa.binary())
+
+
+def _own_headers(given: pa.RecordBatch) -> list[list[Header]] | None:
+    if HEADERS.name not in given.schema.names:
+        return None
+    own = given.column(HEADERS.name)
+    if own.null_count == len(own):
+        return None
+    return [[(each["key"], each["value"]) for each in held or ()] for held in own.to_pylist()]
+
+
+def _where(coordinates: pa.RecordBatch) -> list[Header]:
+    """Of a block that is of one partition."""
+    topic, partition, offsets = (coordinates.column(name) for name in COORDINATES)
+    begin = f"{topic[0].as_py()}/{partition[0].as_py()}@"
+    return [(SOURCE, begin + str(offset)) for offset in offsets.to_pylist()]
+
+
+def _located(own: list[Header], where: Header) -> list[Header]:
+    """A record's own headers and where it is from; it may come from a topic of another pipeline,
+    and have such a mark already."""
+    return [*(each for each in own if each[0] != SOURCE), where]

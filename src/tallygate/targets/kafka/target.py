@@ -1,0 +1,323 @@
+"""A topic as a target: its rows, and the groups of Kafka whose offsets are the ledger."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tallygate.core.decoding import COORDINATES
+from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Run
+from tallygate.core.offsets import TopicPartition, is_topic
+from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
+from tallygate.kafka.topics import Topics
+from tallygate.settings import Settings
+from tallygate.spec import KafkaSink
+from tallygate.targets.base import (
+    RefusedRowsError,
+    Retry,
+    RowShape,
+    Target,
+    Traits,
+    WriteBatch,
+    Written,
+    check_key,
+)
+from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
+from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
+from tallygate.targets.kafka.letters import LetterCount, LetterTopic
+from tallygate.targets.kafka.limits import Limits
+from tallygate.targets.kafka.records import as_records
+from tallygate.targets.kafka.write import BatchWriter
+from tallygate.targets.local_run import LocalRun
+
+__all__ = ["KafkaTarget"]
+
+RENEWED_EVERY = 3600.0
+
+
+class KafkaTarget(Target):
+    def __init__(
+        self,
+        spec: KafkaSink,
+        *,
+        pipeline: str,
+        delivery: str,
+        source: Connection | None,
+        target: Connection,
+        topics: tuple[str, ...],
+        lanes: int,
+        settings: Settings,
+    ) -> None:
+        """`topics` are those that are known to be read, and the names of the other sources; `lanes`
+        how many there are if rows are shuffled."""
+        self.pipeline, self.delivery = pipeline, delivery
+        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self._spec, self._settings = spec, settings
+        self._source, self._connection = source, target
+        self._stand_in = source is None or source.bootstrap_servers != target.bootstrap_servers
+        self._names, self._lanes, self._read_topics = Names(pipeline), lanes, topics
+        self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
+        self._shape: RowShape | None = None
+        self.traits = self._traits(narrow=True)
+        self._remembered = Remember(None, {})
+        self._limits: Limits | None = None
+        self._begun: set[TopicPartition] = set()
+        self._counter: LetterCount | None = None
+        self._seen: dict[TopicPartition, int] = {}
+        self._renewed_at = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        return f"topic {self._spec.topic}"
+
+    def _traits(self, *, narrow: bool) -> Traits:
+        return Traits(
+            is_topic=True,
+            decodes=True,
+            headers=True,
+            partition_a_task=narrow,
+            mirrors=self._stand_in or not narrow,
+            divisible=narrow,
+        )
+
+    def open(self, shape: RowShape) -> None:
+        topics = Topics(self._connection, self._settings)
+        names = set(topics.names())
+        if self._spec.topic not in names:
+            raise TargetError(
+                f"there is no topic {self._spec.topic!r} to write to; make it with "
+                f"`tallygate topic create {self._spec.topic} --partitions N`."
+            )
+        self._check_columns(shape)
+        if self._letters_topic not in names:
+            topics.create_for_letters(self._letters_topic)
+        self._check_strategy(shape)
+        self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
+
+    def _check_columns(self, shape: RowShape) -> None:
+        columns = set(shape.schema.fieldNames())
+        check_key([] if self._spec.key is None else [self._spec.key], columns)
+        if self._spec.format != "value":
+            return
+        if "value" not in columns:
+            raise TargetError("format value needs a column `value`, which the pipeline lacks.")
+        if HEADERS.name in columns:
+            given = shape.schema[HEADERS.name].dataType.simpleString()
+            if given != HEADERS_DDL:
+                raise TargetError(
+                    f"the column `headers`, which becomes the headers of records, is {given} and "
+                    f"should be {HEADERS_DDL}; name it otherwise if it is something else."
+                )
+
+    def _check_strategy(self, shape: RowShape) -> None:
+        """A pipeline that wrote by partition cannot go on in lanes, nor the other way round: the
+        ledger of the one is not that of the other."""
+        lanes = kept_lanes(self._names, self._connection, stand_in=self._stand_in)
+        if lanes is None or bool(lanes) is not shape.narrow:
+            return
+        was, now = ("lanes", "by partition") if shape.narrow else ("by partition", "lanes")
+        raise LedgerError(
+            f"pipeline {self.pipeline!r} was written {was} so far and would be {now} with "
+            "this transform: its ledger cannot be taken over. Set the transform back, or "
+            "choose another name and another topic."
+        )
+
+    def ledger(self) -> LedgerState | None:
+        return self._groups().state()
+
+    def _groups(self) -> PipelineGroups:
+        """Before the target is opened it is not known how rows will come: then those groups count
+        that there are."""
+        if self._shape is not None:
+            lanes = 0 if self._shape.narrow else self._lanes
+        else:
+            lanes = kept_lanes(self._names, self._connection, stand_in=self._stand_in) or 0
+        return PipelineGroups(
+            connection=self._connection,
+            names=self._names,
+            lanes=lanes,
+            stand_in=self._stand_in,
+            fenced=self.delivery == "exactly-once",
+        )
+
+    def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
+        """Fence the runs that had the ids, and write the new epoch beside every offset."""
+        groups = self._groups()
+        before = groups.behind()
+        newest = newest_of(position.mark for position in before.values())
+        if groups.lanes and newest.lanes not in (0, groups.lanes):
+            raise LedgerError(
+                f"pipeline {self.pipeline!r} was started with {newest.lanes} lanes and has "
+                f"{groups.lanes} now (spark.sql.shuffle.partitions); rows would change lanes. Set "
+                "it back."
+            )
+        claim = Claim(self.pipeline, Run.mine(newest.run.epoch + 1))
+        self._make_stand_ins(before)
+        self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
+        if (state := groups.state()) is not None:
+            self._remembered = Remember(state.checkpoint_id, state.topic_ids)
+        groups.mark_again(claim, self._remembered, before)
+        return claim
+
+    def _make_stand_ins(self, before: Iterable[TopicPartition]) -> None:
+        if not (self._stand_in or any(not is_topic(name) for name in self._read_topics)):
+            return
+        topics = Topics(self._connection, self._settings)
+        there = topics.partition_counts()
+        read = {topic for topic, _ in before} | set(self._read_topics)
+        sizes = {name: 1 for name in read if not is_topic(name)}
+        if self._source is not None and self._stand_in:
+            known = Topics(self._source, self._settings).partition_counts()
+            sizes |= {name: known[name] for name in read & known.keys()}
+        for topic, wanted in sizes.items():
+            name = kept_as(topic, stand_in=self._stand_in)
+            if name not in there:
+                topics.create(name, partitions=wanted)
+            elif there[name] < wanted:
+                topics.alter(name, partitions=wanted)
+
+    def amend(self, claim: Claim, change: LedgerChange) -> None:
+        """What is to be remembered goes with every later commit of this run; where the ledger knows
+        partitions already, with their positions at once."""
+        groups = self._groups()
+        if isinstance(change, Lose):
+            groups.lose(claim, self._remembered, change)
+            return
+        ids = {**self._remembered.topic_ids, **change.topic_ids}
+        self._remembered = Remember(change.checkpoint_id, ids)
+        state = groups.state()
+        if state is not None and change.applied(state) != state:
+            groups.mark_again(claim, self._remembered, state.positions)
+
+    def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        self._look_up_limits()
+        shape, groups = self._opened(), self._groups()
+        writer = self._writer(groups.ledgers(claim, self._remembered), batch)
+        try:
+            if shape.narrow:
+                return writer.by_partition(batch)
+            self._begin_lanes(writer, groups, batch)
+            if not any(map(len, batch.left)) and not shape.stateful:
+                return Written("lanes")
+            return writer.by_lane(batch)
+        except RefusedRowsError as refusal:
+            raise self._refused(refusal) from refusal
+
+    def _writer(self, ledgers: tuple[GroupLedger, ...], batch: WriteBatch) -> BatchWriter:
+        return BatchWriter(
+            connection=self._connection.travelling(),
+            topic=self._spec.topic,
+            letters_topic=self._letters_topic,
+            ledgers=ledgers,
+            delivery=self.delivery,
+            batch=batch.id,
+            left=batch.left,
+            narrow=self._opened().narrow,
+            located=self._spec.coordinates,
+            key=self._spec.key,
+            limits=self._limits,
+        )
+
+    def _begin_lanes(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> None:
+        """Write down in every lane where its partitions begin, before any lane moves: otherwise
+        a lane that has not written yet would be overlooked when the others are asked."""
+        new = {each.place for each in batch.left} - self._begun
+        if not new:
+            return
+        for lane, held in enumerate(groups.positions()):
+            starts = [each for each in batch.left if each.place in new - held.keys()]
+            if starts:
+                writer.begin(writer.ledgers[lane], self._names.lane_id(lane), starts)
+        self._begun |= new
+
+    def _look_up_limits(self) -> None:
+        """Someone who saw dead letters may have changed the rules by now. At most once, what is
+        refused is not tried again: its rules have to be known before."""
+        if self._limits is not None or self.delivery == "at-most-once":
+            with contextlib.suppress(TallygateError):
+                self._limits = self._rules()
+
+    def _rules(self) -> Limits:
+        return Limits.of(Topics(self._connection, self._settings), self._spec.topic)
+
+    def _refused(self, refusal: RefusedRowsError) -> Exception:
+        """A topic that refuses a record is asked for its rules, and the batch is written again by
+        them. If it refuses by them as well, to try again would never end."""
+        try:
+            limits = self._rules()
+        except UnreachableError as error:
+            return Retry(str(error))
+        except TallygateError:
+            return refusal  # who may write may not be one who may ask
+        if limits == self._limits:
+            return refusal
+        self._limits = limits
+        # At most once, the offsets are saved by now: nothing would be written again.
+        return refusal if self.delivery == "at-most-once" else Retry(str(refusal))
+
+    def letter_keeper(self, claim: Claim | None) -> LetterTopic:
+        ledger = GroupLedger(
+            group=self._names.letters_group,
+            claim=claim or Claim(self.pipeline, Run()),
+            stand_in=self._stand_in,
+        )
+        connection = self._connection.travelling()
+        return LetterTopic(connection=connection, topic=self._letters_topic, ledger=ledger)
+
+    def letter_count(self) -> int:
+        """All letters that are there: counting goes on with every batch. Brokers that do not
+        answer just then are asked again with the next one."""
+        if self._counter is None:
+            topics = Topics(self._connection, self._settings)
+            self._counter = LetterCount(topics, self._letters_topic, self.pipeline)
+            return self._counter.count()
+        with contextlib.suppress(UnreachableError):
+            return self._counter.count()
+        return self._counter.counted
+
+    def prepared(self, frame: DataFrame) -> DataFrame:
+        """Rows as key, value, coordinates and headers; raw records are made into that by tasks."""
+        shape = self._opened()
+        if shape.decoder is not None:
+            return frame
+        return as_records(
+            frame,
+            key=self._spec.key,
+            format=self._spec.format,
+            added=COORDINATES if shape.has_coordinates else (),
+            has_coordinates=shape.has_coordinates,
+            headers=self._spec.format == "value" and HEADERS.name in frame.columns,
+        )
+
+    def _opened(self) -> RowShape:
+        if self._shape is None:
+            raise LedgerError("the target was not opened")
+        return self._shape
+
+    def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
+        """A newer run is found out by the next commit."""
+        self._renew(claim)
+        return super().beat(claim, progress)
+
+    def _renew(self, claim: Claim) -> None:
+        """Commit again what has not moved since the last look, lest Kafka forgets it. A batch that
+        is just beginning there is fenced by this, or this by the batch: both are tried again.
+        Without a fence it would be repeated, which at most once must not be."""
+        if self.delivery == "at-most-once" or time.monotonic() < self._renewed_at + RENEWED_EVERY:
+            return
+        groups = self._groups()
+        before = self._seen
+        self._seen = {at: position.offset for at, position in groups.behind().items()}
+        self._renewed_at = time.monotonic()
+        still = {at for at, offset in self._seen.items() if before.get(at) == offset}
+        if not groups.lanes or still == self._seen.keys():  # a lane commits all of them at a time
+            groups.mark_again(claim, self._remembered, still)
+
+    def end(self, claim: Claim, outcome: str) -> None:
+        super().end(claim, outcome)
+        if self._counter is not None:
+            self._counter.close()

@@ -1,0 +1,286 @@
+"""Writing a batch to Kafka: a transaction for each task, which holds rows and offsets.
+
+  narrow     each task holds one source partition: its transaction commits that offset.
+  lanes      after a shuffle rows are sent to a fixed number of lanes by their key: each lane's
+             transaction commits all source offsets, in a group of the lane's own.
+
+A lane may be ahead of another by one batch after a crash. Spark repeats that batch with the same
+rows, and each lane skips it or writes it by its own offsets.
+
+Where a delivery saves rows and offsets apart, no transaction is made of them.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Offset
+
+from tallygate.core.blocks import Block, Blocks
+from tallygate.core.letters import Coordinates, Letter, letter_of
+from tallygate.core.offsets import Range, TopicPartition
+from tallygate.delivery import in_order
+from tallygate.errors import LedgerError, TargetError
+from tallygate.failpoints import reach
+from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.producer import Failures, producer_properties
+from tallygate.targets.base import TaskReport, WriteBatch, Written
+from tallygate.targets.kafka.ledger import (
+    GroupLedger,
+    Names,
+    Position,
+    Positions,
+    commit_offsets,
+    open_producer,
+)
+from tallygate.targets.kafka.limits import Limits
+from tallygate.targets.kafka.records import RecordRows, record_rows
+from tallygate.targets.kafka.sending import (
+    Outlet,
+    denied,
+    produce,
+    send_letters,
+    unanswered_again,
+)
+from tallygate.targets.task_report import slowest, unmoved
+
+__all__ = ["BatchWriter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchWriter:
+    """Everything that a task needs to know to write its part of a batch; it travels to the
+    workers."""
+
+    connection: Connection
+    topic: str
+    letters_topic: str
+    ledgers: tuple[GroupLedger, ...]
+    """One if each task holds one partition; else one a lane."""
+    delivery: str
+    batch: int
+    left: tuple[Range, ...]
+    narrow: bool
+    """Whether each task holds the rows of one partition."""
+    located: bool
+    """Whether records say where they are from, if that is known."""
+    key: str | None = None
+    limits: Limits | None = None
+    """Of the topic, once it has refused something."""
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.ledgers[0].claim.pipeline)
+
+    @property
+    def _transactional(self) -> bool:
+        return self.delivery == "exactly-once"
+
+    def by_partition(self, batch: WriteBatch) -> Written:
+        if not batch.input.keeps_partitions_whole():
+            raise LedgerError(
+                "the batch does not have one Spark partition for each partition of Kafka that it "
+                "holds; remove the source's option minPartitions or maxRecordsPerPartition."
+            )
+        # Where partitions begin is written down before any of them moves: one that is not known
+        # when others of its topic are is one that was added, and begins at 0.
+        new = [each for each in batch.new if each.start]
+        if new:
+            first = min(each.place for each in new)
+            self.begin(self.ledgers[0], self._names.partition_id(first), new)
+        reports = batch.input.run(self.commit_partition, one_partition=True)
+        with unanswered_again():
+            for each in unmoved(batch.left, reports):
+                self._commit_range(each)
+        return _written("narrow", reports)
+
+    def by_lane(self, batch: WriteBatch) -> Written:
+        by = ("key", "value")
+        return _written("lanes", batch.input.run_in_lanes(self.commit_lane, len(self.ledgers), by))
+
+    def begin(self, ledger: GroupLedger, transactional_id: str, ranges: Iterable[Range]) -> None:
+        """Write down where partitions begin, all at once, and fenced as what follows."""
+        starts = sorted(replace(each, until=each.start) for each in ranges)
+
+        def begun(positions: Positions) -> list[Offset]:
+            return ledger.ends(starts, positions) if ledger.is_due(starts, positions) else []
+
+        with unanswered_again():
+            commit_offsets(
+                ledger,
+                [each.place for each in starts],
+                begun,
+                connection=self.connection,
+                transactional_id=transactional_id,
+            )
+
+    def commit_partition(self, blocks: Blocks, report: TaskReport) -> None:
+        """A task: the rows of one source partition, and its offset."""
+        with unanswered_again():
+            rows = self._records(blocks, blocks.letters)
+            first = next(rows, None)  # which tells the partition
+            if not blocks.partitions:
+                return
+            (wanted,) = blocks.ranges
+            rest = rows if first is None else chain([first], rows)
+            self._commit_range(wanted, rows=rest, letters=blocks.letters, report=report)
+
+    def commit_lane(self, blocks: Blocks, report: TaskReport) -> None:
+        """A task after a shuffle: the rows of one lane, and all source offsets in its group."""
+        transfer = _Transfer(
+            ledger=self.ledgers[blocks.lane],
+            transactional_id=self._names.lane_id(blocks.lane),
+            wanted=sorted(self.left),
+            rows=self._records(blocks, blocks.letters),
+            letters=blocks.letters,
+            report=report,
+        )
+        with unanswered_again():
+            self._commit(transfer)
+
+    def _commit_range(self, wanted: Range, **given: Any) -> None:
+        name = self._names.partition_id(wanted.place)
+        self._commit(
+            _Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
+        )
+
+    def _commit(self, transfer: "_Transfer") -> None:
+        """Save rows and offsets in the order that the delivery's name means."""
+        failures = Failures()
+        consumer = clients.consumer(self.connection, group_id=transfer.ledger.group)
+        try:
+            # Opened before the offsets are read: this ends what an older producer left open.
+            producer = self._producer(transfer.transactional_id, failures)
+            if not transfer.is_due(consumer):
+                return
+            out = Outlet(
+                producer=producer,
+                consumer=consumer,
+                failures=failures,
+                transactional=self._transactional,
+            )
+            for steps in in_order(
+                self.delivery,
+                lambda: self._send(out, transfer),
+                lambda: self._move(out, transfer),
+            ):
+                with self._committed(out, transfer.report):
+                    for step in steps:
+                        step()
+        finally:
+            consumer.close()
+
+    def _producer(self, transactional_id: str, failures: Failures) -> Producer:
+        # Records that are taken one by one are also refused if they are too large together.
+        sized: dict[str, int] = {}
+        if self.limits is not None:
+            usual = producer_properties()["batch_size"]
+            sized = {"batch_size": min(self.limits.largest, usual)}
+        if self._transactional:
+            return open_producer(self.connection, transactional_id, failures, **sized)
+        return clients.producer(
+            self.connection,
+            **{**producer_properties(any_size=True), **sized},
+            delivery_report_only_error=True,
+            on_delivery=failures.note,
+        )
+
+    @contextmanager
+    def _committed(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
+        """Commit what is done in here, if it is a transaction."""
+        started = time.perf_counter()
+        with out.transaction():
+            yield
+            if out.transactional:
+                reach("commit-sent", self.batch)
+                started = time.perf_counter()
+        if out.transactional:
+            report.commit = time.perf_counter() - started
+        reach("committed", self.batch)
+
+    def _send(self, out: "Outlet", transfer: "_Transfer") -> None:
+        for number, block in enumerate(transfer.rows):
+            produce(out.producer, self.topic, block)
+            transfer.report.rows += len(block.values)
+            if number == 0:
+                reach("rows-begun", self.batch)
+        pipeline = transfer.ledger.claim.pipeline
+        send_letters(out.producer, self.letters_topic, transfer.letters, pipeline)
+        out.settle()
+        reach("rows-written", self.batch)
+
+    def _move(self, out: "Outlet", transfer: "_Transfer") -> None:
+        out.move(transfer.offsets())
+        reach("ledger-moved", self.batch)
+
+    def _records(self, blocks: Iterable[Block], letters: list[Letter]) -> Iterator[RecordRows]:
+        refused: set[Coordinates] = set()
+        for block in blocks:
+            rows = record_rows(block, self.key, located=self.located and self.narrow)
+            if self.limits is not None:
+                rows = self._allowed(rows, self.limits, block, refused, letters)
+            yield rows
+
+    def _allowed(
+        self,
+        rows: RecordRows,
+        limits: Limits,
+        block: Block,
+        refused: set[Coordinates],
+        letters: list[Letter],
+    ) -> RecordRows:
+        """What the topic takes; the rest becomes dead letters, of several rows of a record one.
+        In lanes those rows are apart, and none of them knows of the others."""
+        found = {
+            index: cause
+            for index, record in enumerate(rows)
+            if (cause := limits.refusal(*record)) is not None
+        }
+        if not found:
+            return rows
+        if not self.narrow or block.coordinates is None:
+            raise TargetError(
+                denied(self.topic, next(iter(found.values())))
+                + " It cannot be set aside: after a shuffle a row is not of one record alone."
+            )
+        raw = block.raw
+        if raw is None:
+            names = [name.removeprefix("_") for name in block.rows.schema.names]
+            raw = block.rows.rename_columns(names)
+        for index, cause in found.items():
+            letter = letter_of(raw, index, cause, is_row=block.raw is None)
+            if letter.at not in refused:
+                refused.add(letter.at)
+                letters.append(letter)
+        return rows.without(found)
+
+
+@dataclass(kw_only=True)
+class _Transfer:
+    """Rows that are to be sent, and the ranges of offsets that they stand for."""
+
+    ledger: GroupLedger
+    transactional_id: str
+    wanted: list[Range]
+    rows: Iterator[RecordRows] = field(default_factory=lambda: iter(()))
+    letters: list[Letter] = field(default_factory=list)
+    """Grows while the rows are read."""
+    report: TaskReport = field(default_factory=TaskReport)
+    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    """Where the group was before."""
+
+    def is_due(self, consumer: Consumer) -> bool:
+        self.positions = self.ledger.positions(consumer, [each.place for each in self.wanted])
+        return self.ledger.is_due(self.wanted, self.positions)
+
+    def offsets(self) -> list[Offset]:
+        return self.ledger.ends(self.wanted, self.positions)
+
+
+def _written(strategy: str, reports: list[TaskReport]) -> Written:
+    return Written(strategy, sum(report.rows for report in reports), slowest(reports))

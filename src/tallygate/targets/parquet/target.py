@@ -1,0 +1,112 @@
+"""A folder of Parquet files as a target: rows, dead letters and ledger in the same commits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Run
+from tallygate.core.offsets import MovedError
+from tallygate.errors import TargetError
+from tallygate.settings import Settings
+from tallygate.spec import Parquet
+from tallygate.targets.base import LetterKeeper, RowShape, Target, Traits, WriteBatch, Written
+from tallygate.targets.local_run import LocalRun
+from tallygate.targets.parquet.columns import arrow_columns, described, differences
+from tallygate.targets.parquet.folder import Folder, is_closed
+from tallygate.targets.parquet.ledger import FolderLedger
+from tallygate.targets.parquet.letters import FoundLetters
+from tallygate.targets.parquet.write import FolderWriter
+
+__all__ = ["ParquetTarget"]
+
+
+class ParquetTarget(Target):
+    delivery = "exactly-once"
+    traits = Traits()
+
+    def __init__(self, spec: Parquet, *, pipeline: str, settings: Settings) -> None:
+        self.pipeline, self._spec = pipeline, spec
+        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self._folder = Folder.at(spec.parquet)
+        self._ledger = FolderLedger(self._folder, pipeline)
+        self._columns: pa.Schema = pa.schema([])
+
+    @property
+    def name(self) -> str:
+        return f"folder {self._folder.path}"
+
+    def open(self, shape: RowShape) -> None:
+        """Rows keep their coordinates, if they have any, unless the user wants none."""
+        kept = shape.schema if self._spec.coordinates else shape.without_coordinates()
+        given = arrow_columns(kept)
+        self._folder.prepare()
+        newest = self._ledger.newest()
+        if newest is None:
+            self._columns = given
+            return
+        if newest.pipeline != self.pipeline:
+            raise TargetError(
+                f"{self._folder.path} belongs to pipeline {newest.pipeline!r}: each needs a folder "
+                "of its own."
+            )
+        if is_closed(newest):
+            raise TargetError(
+                f"{self._folder.path} was compacted into {newest.moved_to}, and pipeline "
+                f"{self.pipeline!r} goes on there: set sink.parquet to it."
+            )
+        found = differences(newest.columns, described(given))
+        if found:
+            raise TargetError(
+                f"{self._folder.path} has other columns: {'; '.join(found)}. Files of a folder "
+                "must be alike; change the transform, or choose a new name and a new folder."
+            )
+        self._columns = pa.schema([given.field(name) for name, _ in newest.columns])
+
+    def ledger(self) -> LedgerState | None:
+        newest = self._ledger.newest()
+        return None if newest is None else newest.state
+
+    def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
+        claim = self._ledger.take_over(described(self._columns))
+        self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
+        return claim
+
+    def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        writer = FolderWriter(
+            ledger=self._ledger,
+            claim=claim,
+            letters=self._found_letters(claim),
+            columns=self._columns,
+            driver_rows=self._spec.driver_rows,
+        )
+        return writer.write(batch)
+
+    def amend(self, claim: Claim, change: LedgerChange) -> None:
+        before = self._ledger.current(claim)
+        state = change.applied(before.state)
+        ranges = change.ranges if isinstance(change, Lose) else ()
+        try:
+            staged = self._ledger.fresh(claim)
+            self._ledger.commit(claim, before, staged, state=state, ranges=ranges)
+        except MovedError:
+            self._ledger.current(claim)  # only a newer run can come first
+            raise
+
+    def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
+        return self._found_letters(claim or Claim(self.pipeline, Run()))
+
+    def _found_letters(self, claim: Claim) -> FoundLetters:
+        return FoundLetters(str(self._ledger.staging(claim) / "letters"))
+
+    def letter_count(self) -> int:
+        newest = self._ledger.newest()
+        return 0 if newest is None else newest.letters
+
+    def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
+        self._ledger.current(claim)
+        return self.local_run.beat(progress)
+
+    def end(self, claim: Claim, outcome: str) -> None:
+        self._ledger.end(claim)
+        self.local_run.end(outcome)

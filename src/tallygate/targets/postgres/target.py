@@ -1,0 +1,190 @@
+"""A table in PostgreSQL as a target: its rows and the ledger in one database."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tallygate import __version__
+from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Run
+from tallygate.core.letters import Letter
+from tallygate.errors import LedgerError, TargetError
+from tallygate.postgres import ledger_tables
+from tallygate.postgres.arrow import Connected, is_lost, pooled
+from tallygate.postgres.connect import connect
+from tallygate.postgres.tables import upgrade
+from tallygate.quoting import backticked
+from tallygate.spec import Postgres
+from tallygate.targets.base import (
+    RefusedRowsError,
+    Retry,
+    RowShape,
+    Target,
+    Traits,
+    WriteBatch,
+    Written,
+    check_key,
+)
+from tallygate.targets.postgres.nested import to_json
+from tallygate.targets.postgres.rows import said_by, translated
+from tallygate.targets.postgres.staging import Staging
+from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table
+from tallygate.targets.postgres.write import BatchWriter
+from tallygate.targets.task_report import telling
+
+__all__ = ["PostgresTarget"]
+
+
+@dataclass(frozen=True)
+class _LetterTable:
+    """Keeps unfit records as they are found. The letters count once their batch is in the ledger,
+    so a batch that is never committed leaves none that a reader sees."""
+
+    dsn: str
+    claim: Claim
+
+    def keep(self, letters: list[Letter]) -> None:
+        with telling(is_lost), pooled(self.dsn) as connection:
+            ledger_tables.check_claim(connection, self.claim)
+            ledger_tables.keep_letters(connection, self.claim, letters)
+            connection.commit()
+
+
+class PostgresTarget(Target):
+    traits = Traits(decodes=True)
+
+    def __init__(
+        self, spec: Postgres, *, pipeline: str, delivery: str, dsn: str, timeout: float
+    ) -> None:
+        self.pipeline, self.delivery = pipeline, delivery
+        self._spec, self._dsn, self._timeout = spec, dsn, timeout
+        self._table: TableName | None = None
+        self._columns: tuple[Column, ...] = ()
+        self._staged: tuple[Column, ...] = ()
+        self._narrow = False
+        self._writer: BatchWriter | None = None
+
+    @property
+    def name(self) -> str:
+        return f"table {self._table or self._spec.table}"
+
+    def open(self, shape: RowShape) -> None:
+        given = columns_of(shape.schema)
+        check_key(self._spec.key, [column.name for column in given])
+        wanted = given
+        if not (self._spec.coordinates and self._spec.mode == "append"):
+            wanted = columns_of(shape.without_coordinates())
+        with connect(self._dsn, timeout=self._timeout, autocommit=True) as connection:
+            self._table = TableName.parse(self._spec.table, connection)
+            self._columns = ensure_table(connection, self._table, wanted, self._spec.key)
+            upgrade(connection)
+        sent = {column.name: column for column in self._columns}
+        self._staged = tuple(sent.get(column.name, column) for column in given)
+        self._narrow = shape.narrow
+
+    def ledger(self) -> LedgerState | None:
+        with self._connection() as connection:
+            return ledger_tables.state_of(connection, self.pipeline)
+
+    def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
+        if self._table is None:
+            raise LedgerError("the target was not opened")
+        run = Run.mine(0)
+        about = {
+            "target": self.name,
+            "delivery": self.delivery,
+            "stateful": shape.stateful,
+            "checkpoint": checkpoint,
+            "version": __version__,
+        }
+        with self._connection() as connection:
+            epoch = ledger_tables.take_over(connection, Claim(self.pipeline, run), about)
+            connection.commit()
+        claim = Claim(self.pipeline, replace(run, epoch=epoch))
+        with connect(self._dsn, timeout=self._timeout, autocommit=True) as session:
+            staging = Staging.make(
+                session,
+                claim,
+                table=self._table,
+                columns=self._columns,
+                staged=self._staged,
+                key=self._spec.key,
+                mode=self._spec.mode,
+            )
+        self._writer = BatchWriter(
+            dsn=self._dsn,
+            claim=claim,
+            delivery=self.delivery,
+            staging=staging,
+            target=str(self._table),
+            driver_rows=self._spec.driver_rows,
+            narrow=self._narrow,
+        )
+        return claim
+
+    def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        if self._writer is None or self._writer.claim != claim:
+            raise LedgerError("the claim is of another run than the one that took over here")
+        try:
+            with translated(str(self._table)):
+                return self._writer.write(batch)
+        except RefusedRowsError as refusal:
+            raise self._refused(self._writer, refusal) from refusal
+
+    def _refused(self, writer: BatchWriter, refusal: RefusedRowsError) -> Exception:
+        """The first time a row is refused the batch is written again, carefully."""
+        if writer.careful:
+            said = said_by(refusal)
+            return TargetError(f"PostgreSQL refuses the batch for {self._table}: {said}.")
+        self._writer = replace(writer, careful=True)
+        return Retry(str(refusal))
+
+    def amend(self, claim: Claim, change: LedgerChange) -> None:
+        with self._connection() as connection:
+            ledger_tables.check_claim(connection, claim)
+            if isinstance(change, Lose):
+                lost = [Lost(each, change.reason) for each in change.ranges]
+                ledger_tables.lose(connection, claim, lost)
+            else:
+                ids = change.topic_ids
+                ledger_tables.remember(connection, claim, change.checkpoint_id, ids)
+            connection.commit()
+
+    def letter_keeper(self, claim: Claim | None) -> _LetterTable:
+        return _LetterTable(self._dsn, claim or Claim(self.pipeline, Run()))
+
+    def letter_count(self) -> int:
+        with self._connection() as connection:
+            return ledger_tables.letter_count(connection, self.pipeline)
+
+    def prepared(self, frame: DataFrame) -> DataFrame:
+        """With values that Arrow cannot carry, or PostgreSQL not take, as text."""
+        special = {
+            column.name: to_json(f.col(backticked(column.name)))
+            if column.json
+            else f.col(backticked(column.name)).cast("string")
+            for column in self._columns
+            if column.json or column.text
+        }
+        return frame.withColumns(special) if special else frame
+
+    def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
+        with self._connection() as connection:
+            asked = ledger_tables.beat(connection, claim, progress)
+            connection.commit()
+        return asked
+
+    def end(self, claim: Claim, outcome: str) -> None:
+        with self._connection() as connection:
+            ledger_tables.end_run(connection, claim, outcome)
+            connection.commit()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connected]:
+        """The driver's own, for the ledger. One that broke while it was idle is opened again."""
+        where = str(self._table or self._spec.table)
+        with translated(where), pooled(self._dsn, careful=True) as connection:
+            yield connection

@@ -1,0 +1,1 @@
+"""What every target promises, tried on each of them without a pipeline above it."""

@@ -1,0 +1,117 @@
+"""The ledger beside the rows: who wrote last, what is lost, what is remembered, and whose it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from contract.conftest import Make
+from contract.harness import Run, settled
+from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC
+from contract.ways import Way, ways
+from tallygate.core.ledger import LedgerState, Lose, Remember
+from tallygate.core.offsets import MovedError, Range
+from tallygate.errors import TallygateError, UnreachableError
+
+
+def _ledger(run: Run) -> LedgerState:
+    state = run.target.ledger()
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize("way", ways())
+def test_the_ledger_names_the_run_that_wrote_last(way: Way, make: Make) -> None:
+    store = make(way)
+    assert store.target().ledger() is None
+    for epoch in (1, 2):
+        run = Run(store)
+        run.bring(BATCHES[epoch - 1 : epoch])
+        assert run.claim.pipeline == store.pipeline
+        assert run.claim.run.epoch == epoch
+        held = _ledger(run).run
+        mine = run.claim.run
+        assert (held.epoch, held.host, held.pid) == (mine.epoch, mine.host, mine.pid)
+
+
+@pytest.mark.parametrize("way", ways())
+def test_where_partitions_were_begun_is_kept(way: Way, make: Make) -> None:
+    store = make(way)
+    for _ in range(2):
+        run = Run(store)
+        run.bring(BATCHES)
+        assert _ledger(run).begun == {(TOPIC, p): first for p, first in FIRST.items()}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_lost_range_is_passed_over_and_kept_as_lost(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    gone = BATCHES[1].ranges[:2]
+    run.target.amend(run.claim, Lose(gone, "retention"))
+    assert _ledger(run).positions[gone[0].place] == gone[0].until
+    run.bring([replace(BATCHES[1], ranges=BATCHES[1].ranges[2:]), BATCHES[2]])
+    state = settled(store).state
+    assert state.positions == LAST
+    assert sorted(each.range for each in state.lost) == sorted(gone)
+    Run(store)
+    assert len(store.seen().state.lost) == 2
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_range_is_given_up_only_from_where_the_ledger_is(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    before = settled(store)
+    at = BATCHES[1].ranges[0]
+    for wrong in (replace(at, start=at.start - 1), replace(at, start=at.start + 1)):
+        with pytest.raises((MovedError, UnreachableError)):
+            run.target.amend(run.claim, Lose((wrong,), "retention"))
+    assert settled(store) == before
+    run.bring(BATCHES)
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_what_a_start_compares_is_remembered(way: Way, make: Make) -> None:
+    """A ledger that has no partition yet may have no place for it, so it is said again."""
+    store = make(way)
+    run = Run(store)
+    said = Remember("checkpoint-1", {TOPIC: "id-1"})
+    run.target.amend(run.claim, said)
+    run.bring(BATCHES[:1])
+    run.target.amend(run.claim, said)
+    run.bring(BATCHES[1:2])
+    assert (_ledger(run).checkpoint_id, _ledger(run).topic_ids) == ("checkpoint-1", {TOPIC: "id-1"})
+    run = Run(store)
+    run.bring(BATCHES)
+    assert (_ledger(run).checkpoint_id, _ledger(run).topic_ids) == ("checkpoint-1", {TOPIC: "id-1"})
+    run.target.amend(run.claim, Remember("checkpoint-2", {}))
+    assert _ledger(run).checkpoint_id == "checkpoint-2"
+    assert _ledger(run).topic_ids == {TOPIC: "id-1"}
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_ledger_is_not_taken_for_that_of_another_place(way: Way, make: Make) -> None:
+    """The same pipeline into another table, topic or folder: it is refused, or begins there."""
+    Run(make(way, pipeline="p")).bring(BATCHES)
+    moved = make(way, pipeline="p", place="p_elsewhere")
+    try:
+        Run(moved).bring(BATCHES)
+    except TallygateError:
+        return
+    assert settled(moved).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_positions_of_other_sources_than_topics_are_kept_too(way: Way, make: Make) -> None:
+    """Of files or lines, say, under a name that no topic can have."""
+    store = make(way)
+    run = Run(store)
+    counted = Range(FILES, 0, 0, 3)
+    mixed = replace(BATCHES[0], ranges=(*BATCHES[0].ranges, counted))
+    run.bring([mixed])
+    assert Run(store).bring([mixed, *BATCHES[1:]])[0] is None
+    assert settled(store).state.positions == {**LAST, (FILES, 0): 3}

@@ -1,0 +1,101 @@
+"""Records that nobody can read and rows that a store refuses: the others arrive, and each of these
+is a dead letter, once, with where it came from and why."""
+
+import pytest
+
+from contract.conftest import Make
+from contract.forks import forked
+from contract.harness import Run, Store, keep, letters_of, settled
+from contract.source import (
+    BATCHES,
+    FIRST,
+    LAST,
+    REFUSED,
+    TOPIC,
+    Batch,
+    batch,
+    is_bad,
+)
+from contract.ways import Way, cases, ways
+from tallygate.core.offsets import Range
+
+
+def bring(store: Store) -> None:
+    Run(store).bring(BATCHES)
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_letter_says_where_the_record_is_from_and_why(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES)
+    seen = settled(store)
+    assert seen.letters
+    assert all(is_bad(at) and cause for at, cause in store.causes())
+    assert run.target.letter_count() == seen.letters.total()
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.refuses))
+def test_rows_that_are_refused_are_letters_and_the_others_arrive(way: Way, make: Make) -> None:
+    store = make(way, refuses=True)
+    run = Run(store)
+    run.bring(BATCHES)
+    seen = settled(store)
+    assert seen.state.positions == LAST
+    refused = {at: cause for at, cause in store.causes() if not is_bad(at)}
+    assert {at[1] % 10 for at in refused} == {REFUSED}
+    assert all(refused.values())
+    assert run.target.letter_count() == seen.letters.total()
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.refuses))
+def test_a_batch_of_which_every_row_is_refused_moves_the_ledger(way: Way, make: Make) -> None:
+    store = make(way, refuses=True, begin=tuple((p, REFUSED) for p in FIRST))
+    run = Run(store)
+    run.bring([Batch(0, tuple(Range(TOPIC, p, REFUSED, REFUSED + 1) for p in FIRST))])
+    seen = settled(store)
+    assert not seen.rows
+    assert sorted(seen.letters) == [(p, REFUSED) for p in FIRST]
+    assert seen.state.positions == {(TOPIC, p): REFUSED + 1 for p in FIRST}
+
+
+@pytest.mark.parametrize(("way", "point"), cases(lambda way: way.refuses * way.points))
+def test_a_batch_with_refused_rows_that_is_killed_is_finished(
+    way: Way, point: str, make: Make
+) -> None:
+    """What is refused takes another path: rows are written again with more care."""
+    store = make(way, refuses=True)
+    with forked(bring, store, at=f"{point}@1") as child:
+        assert child.died, child.answer
+    settled(store)
+    bring(store)
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_letters_that_are_found_again_are_kept_once(way: Way, make: Make) -> None:
+    """As when the task that found them is repeated."""
+    store = make(way)
+    run = Run(store)
+    found = letters_of(BATCHES[0])
+    for so_far in (1, len(found), len(found)):
+        keep(run, found[:so_far])
+    run.bring(BATCHES)
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.kind != "kafka"))
+def test_a_letter_counts_once_its_batch_does(way: Way, make: Make) -> None:
+    """In a topic letters may be seen before."""
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    before = store.letters()
+    keep(run, letters_of(BATCHES[1]))
+    assert store.letters() == before
+    assert run.target.letter_count() == len(before)
+    later = Run(store)
+    assert store.letters() == before
+    later.bring([batch(1, upto=2)] if way.divisible else BATCHES[1:])
+    assert settled(store).state.positions == LAST
+    assert later.target.letter_count() == len(store.letters())

@@ -1,0 +1,217 @@
+"""Whatever the case is, a start leaves no gap, writes nothing twice, and says what to do."""
+
+import re
+from dataclasses import replace
+from typing import TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from fixtures.starts import (
+    NO_CHECKPOINT,
+    Positions,
+    Start,
+)
+from tallygate.core.ledger import LedgerState
+from tallygate.core.offsets import Range, TopicPartition, remaining
+from tallygate.core.start_facts import (
+    CheckpointState,
+    Refuse,
+    Resume,
+    RowsNature,
+    Seed,
+    SourceState,
+    StartPolicy,
+)
+
+WAY_OUT = re.compile(
+    "[Bb]ring the (checkpoint|ledger) back|[Rr]estore them, or|start a pipeline of another name|"
+    "Set it back|[Rr]emove the checkpoint",
+    re.IGNORECASE,
+)
+
+
+T = TypeVar("T")
+PLACES = [("t", 0), ("t", 1), ("u", 0)]
+OFFSETS = some.integers(0, 6)
+
+
+def _advanced(positions: Positions, steps: Positions) -> dict[TopicPartition, int]:
+    return {place: offset + steps.get(place, 0) for place, offset in positions.items()}
+
+
+def _some(places: list[TopicPartition], least: int = 0) -> some.SearchStrategy[Positions]:
+    return some.dictionaries(some.sampled_from(places), OFFSETS, min_size=least)
+
+
+def _mostly(usual: T, *others: T) -> some.SearchStrategy[T]:
+    return some.sampled_from([usual] * 4 + list(others))
+
+
+@some.composite
+def ledgers(draw: some.DrawFn) -> LedgerState:
+    positions = draw(_some(PLACES, least=2))
+    furthest = _advanced(positions, draw(_some(PLACES)))
+    lanes_differ = furthest != positions and draw(some.booleans())
+    return LedgerState(
+        positions=positions,
+        furthest=furthest if lanes_differ else None,
+        topic_ids={"t": "first"},
+        checkpoint_id=draw(some.sampled_from([None, "query"])),
+    )
+
+
+@some.composite
+def checkpoints(draw: some.DrawFn, ledger: LedgerState) -> CheckpointState:
+    """One that is near the ledger, before it or after it."""
+    adopted = draw(some.sampled_from([None, -1, 5]))
+    if draw(some.integers(0, 4)) == 0:
+        return replace(NO_CHECKPOINT, adopted=adopted)
+    near = dict(draw(_some(PLACES))) if draw(some.integers(0, 4)) == 0 else {}
+    steps = {place: draw(_mostly(0, -2, 1, 3)) for place in ledger.positions}
+    start = {
+        **near,
+        **{place: max(0, at) for place, at in _advanced(ledger.positions, steps).items()},
+    }
+    end = draw(
+        some.sampled_from([ledger.furthest, ledger.positions])
+        | _some(PLACES).map(lambda steps: _advanced(start, steps))
+    )
+    if end is not None:
+        end = {place: max(at, end.get(place, at)) for place, at in start.items()}
+    return CheckpointState(
+        path="/checkpoint",
+        id=draw(_mostly("query", "copy")),
+        planned=5 if end is None else 6,
+        committed=5,
+        start=start,
+        end=end,
+        adopted=adopted,
+        shuffle_partitions=draw(some.sampled_from([None, 2])),
+    )
+
+
+@some.composite
+def sources(draw: some.DrawFn) -> SourceState:
+    both = {"t": "first", "u": "third"}
+    return SourceState(
+        topic_ids=draw(_mostly(both, both, {"t": "second"}, {"u": "third"})),
+        earliest={place: draw(_mostly(0, 2, 5)) for place in PLACES},
+        read=draw(some.sampled_from([frozenset({"t"}), frozenset({"t", "u"})])),
+    )
+
+
+NATURES = some.builds(
+    RowsNature,
+    stateful=_mostly(False, True),
+    exact=_mostly(False, True),
+    divisible=some.booleans(),
+    sees=_mostly(None, "current time"),
+)
+POLICIES = some.builds(
+    StartPolicy,
+    pipeline=some.just("p"),
+    target=some.just("table t"),
+    cure=some.just("rebuild"),
+    accept_loss=some.booleans(),
+    adopts=some.booleans(),
+    keeps_ledger=some.booleans(),
+    shuffle_partitions=some.sampled_from([None, 2, 7]),
+)
+
+
+@some.composite
+def starts(draw: some.DrawFn) -> Start:
+    ledger = draw(ledgers())
+    return Start(
+        ledger=ledger,
+        checkpoint=draw(checkpoints(ledger)),
+        source=draw(some.none() | sources()),
+        nature=draw(NATURES),
+        policy=draw(POLICIES),
+    )
+
+
+def _after(start: Start, lost: tuple[Range, ...]) -> LedgerState:
+    """The ledger when these ranges are given up, in every lane."""
+    assert start.ledger is not None
+    moved = start.ledger.moved(lost)
+    gone = {each.place: each.until for each in lost}
+    furthest = {**(start.ledger.furthest or moved.positions), **gone}
+    return replace(moved, furthest=None if furthest == moved.positions else furthest)
+
+
+@given(starts())
+def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> None:
+    decision = start.decide()
+    assert start.ledger is not None
+    if not isinstance(decision, Seed):
+        return
+    assert not start.nature.anchored
+    assert start.policy.accept_loss or not decision.lost
+    lost = {(*each.place, each.start): each.until for each in decision.lost}
+    for place, position in start.ledger.positions.items():
+        assert decision.positions[place] == lost.get((*place, position), position)
+    known = {topic for topic, _ in start.ledger.positions}
+    for topic, number in decision.positions.keys() - start.ledger.positions.keys():
+        assert topic not in known
+        assert start.source is not None
+        assert decision.positions[topic, number] == start.source.earliest[topic, number]
+    if decision.furthest is not None:
+        assert start.nature.sees is None
+        assert decision.furthest.keys() == decision.positions.keys()
+        assert all(end >= decision.positions[place] for place, end in decision.furthest.items())
+
+
+@given(starts())
+def test_a_checkpoint_is_gone_on_with_only_if_its_next_batch_leaves_no_gap(start: Start) -> None:
+    decision = start.decide()
+    if not isinstance(decision, Resume):
+        return
+    ledger, checkpoint = _after(start, decision.lost), start.checkpoint
+    assert checkpoint.planned is not None
+    for place, position in ledger.positions.items():
+        assert checkpoint.start.get(place, 0) <= position
+    if start.nature.anchored:
+        return
+    begins = {place: checkpoint.start.get(place, 0) for place in ledger.positions}
+    ends = checkpoint.end or begins
+    ranges = [Range(*place, begins[place], ends.get(place, begins[place])) for place in begins]
+    divisible = start.nature.divisible and ledger.furthest is None
+    left = remaining(ranges, ledger.positions, divisible=divisible)
+    assert {each.place: each.start for each in left} == {
+        each.place: ledger.positions[each.place] for each in left
+    }
+    if ledger.furthest is not None:
+        assert begins == ledger.positions
+        assert {each.place: each.until for each in ranges} == ledger.furthest
+
+
+@given(starts())
+def test_what_was_carried_out_is_not_done_again(start: Start) -> None:
+    """The start after it finds nothing to do: so one that crashes on its way is made good."""
+    decision = start.decide()
+    if isinstance(decision, Refuse):
+        return
+    checkpoint = start.checkpoint
+    if isinstance(decision, Seed):
+        checkpoint = CheckpointState(
+            path="/checkpoint",
+            planned=0 if decision.furthest is None else 1,
+            committed=0,
+            start=decision.positions,
+            end=decision.furthest,
+            adopted=None if decision.set_aside else checkpoint.adopted,
+        )
+    if decision.adopt is not None:
+        checkpoint = replace(checkpoint, adopted=decision.adopt)
+    later = replace(start, ledger=_after(start, decision.lost), checkpoint=checkpoint)
+    assert later.decide() == Resume()
+
+
+@given(starts(), some.booleans())
+def test_a_refusal_says_what_to_do(start: Start, known: bool) -> None:
+    decision = start.decide() if known else replace(start, ledger=None).decide()
+    if isinstance(decision, Refuse):
+        assert WAY_OUT.search(decision.message), decision.message
+        assert str(decision.exception()) == decision.message
