@@ -85,7 +85,7 @@ def test_a_script_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert all(text in page for text in printed), done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.system
 @pytest.mark.timeout(1800)
 def test_every_example_in_every_sink(
     examples: list[Any],

@@ -24,7 +24,7 @@ def _silence(stack: Stack, seconds: float) -> threading.Timer:
     return waking
 
 
-@pytest.mark.long  # a broker that is silent for so long may be taken for dead meanwhile
+@pytest.mark.system  # a broker that is silent for so long may be taken for dead meanwhile
 def test_a_transaction_that_takes_long_is_not_begun_again(
     small_stack: Stack, connection: Connection, fill: Fill
 ) -> None:

@@ -52,7 +52,7 @@ def test_two_consumers_of_one_partition_do_not_overlap(
     assert Counter(numbers_in(small_stack, "zombie")) == Counter(range(100))
 
 
-@pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.system)])
 def test_a_time_without_postgres_costs_no_rebalance_and_no_record(
     seconds: int, small_stack: Stack, fill: Fill, start_consumer: StartConsumer
 ) -> None:

@@ -220,5 +220,5 @@ def cases(given: Callable[[Way], Iterable[str]], *, always: bool = False) -> lis
 def _parameter(way: Way, *more: str, always: bool) -> Any:
     marks = [pytest.mark.live] if way.live else []
     if way.slow and not always:
-        marks.append(pytest.mark.long)
+        marks.append(pytest.mark.system)
     return pytest.param(way, *more, id="-".join([str(way), *more]), marks=marks)

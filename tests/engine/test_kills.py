@@ -64,7 +64,7 @@ def test_appended_rows_survive_every_kill(
     _appended_rows_survive(small_stack, payments, killed)
 
 
-@pytest.mark.long
+@pytest.mark.system
 def test_appended_rows_of_a_transform_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_first_batch_in_part_goes_on_where_it_was_to_begin(
     assert sorted(sent) == wanted
 
 
-@pytest.mark.long
+@pytest.mark.system
 def test_merged_aggregates_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -135,7 +135,7 @@ def _values(stack: Stack, topic: str) -> list[bytes | None]:
     return [record.value for record in records_in(topic, stack.cluster.connection)]
 
 
-@pytest.mark.long
+@pytest.mark.system
 def test_records_written_to_kafka_survive_every_kill(
     small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -254,7 +254,7 @@ def test_idempotent_rows_are_written_again_and_stay_once(
     assert [id for (id,) in _rows(small_stack, "SELECT id FROM idempotent ORDER BY 1")] == GOOD
 
 
-@pytest.mark.long
+@pytest.mark.system
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 def test_weaker_deliveries_repeat_or_lose_records_in_kafka(
     delivery: str,

@@ -52,8 +52,7 @@ class Copy:
 
     def test(self, arguments: Sequence[str]) -> tuple[int | None, str]:
         """Pytest's exit code, or None if it had to be ended; and what it said."""
-        given = [*(each if each.startswith("-") else each for each in arguments)]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not system", *given]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not system", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.root / "src")}
         with tempfile.TemporaryFile("w+") as output:
             running = subprocess.Popen(

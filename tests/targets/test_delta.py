@@ -281,7 +281,7 @@ def test_a_session_without_delta_is_refused_with_the_cure(
         session(existing=spark, settings=settings, delta=True)
 
 
-@pytest.mark.long
+@pytest.mark.system
 def test_rows_survive_kills(
     spark: SparkSession,
     payments: Callable[..., str],

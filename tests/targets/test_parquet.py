@@ -290,7 +290,7 @@ POINTS = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.system
 def test_rows_survive_every_kill_and_no_reader_sees_anything_else(
     payments: Callable[..., str], killed: Callable[..., Killed], tmp_path: Path
 ) -> None:
