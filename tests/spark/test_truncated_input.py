@@ -2,13 +2,15 @@
 
 import io
 import struct
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from tallygate.spark import truncated_input as whole
+from tallygate.errors import MachineError
+from tallygate.spark.truncated_input import whole_input
 
 BLOCKS = [pa.RecordBatch.from_pydict({"n": [number]}) for number in range(3)]
 
@@ -23,11 +25,6 @@ def stream() -> bytes:
     return sent.getvalue() + struct.pack("!i", SpecialLengths.END_OF_STREAM)
 
 
-def _read(stream: bytes) -> list[pa.RecordBatch]:
-    file = io.BufferedReader(io.BytesIO(stream))
-    return list(ArrowStreamSerializer().load_stream(file))  # type: ignore[no-untyped-call]
-
-
 @pytest.fixture(params=["between blocks", "after all of them"])
 def cut(request: pytest.FixtureRequest, stream: bytes) -> bytes:
     if request.param == "after all of them":
@@ -38,15 +35,26 @@ def cut(request: pytest.FixtureRequest, stream: bytes) -> bytes:
         return sent.getvalue()
 
 
-def test_a_stream_that_was_cut_is_an_error(
-    stream: bytes, cut: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrowStreamSerializer, "load_stream", ArrowStreamSerializer.load_stream)
-    whole.insist_on_whole_input()
-    assert _read(stream) == BLOCKS
+
+
+def _given(stream: bytes) -> Iterator[pa.RecordBatch]:
+    """The blocks as PySpark hands them on, read when the first is asked for."""
+    yield from ArrowStreamSerializer().load_stream(io.BufferedReader(io.BytesIO(stream)))  # type: ignore[no-untyped-call]
+
+
+def test_a_stream_that_was_cut_is_an_error(stream: bytes, cut: bytes) -> None:
+    assert list(whole_input(_given(stream))) == BLOCKS
     with pytest.raises(EOFError, match="cut off"):
-        _read(cut)
+        list(whole_input(_given(cut)))
 
 
 def test_without_insisting_a_part_is_taken_for_the_whole(cut: bytes) -> None:
-    assert _read(cut) in (BLOCKS, BLOCKS[:1])
+    assert list(_given(cut)) in (BLOCKS, BLOCKS[:1])
+
+
+def test_rows_that_come_by_another_way_are_not_taken_for_whole() -> None:
+    with pytest.raises(MachineError, match="not known here"):
+        list(whole_input(iter(BLOCKS)))

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.offsets import Range
 from tallygate.spark.plan import (
+    copied,
     decodes,
     frame_of,
     function_of,
@@ -89,11 +90,8 @@ def _rows(ranges: list[Range], spark: SparkSession) -> DataFrame:
 
 def _replaced(node: Any, leaf: Any, spark: SparkSession) -> Any:
     if decodes(node):
-        jvm: Any = spark._jvm
         step = _function(node, list_of(leaf.output()), spark)
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.MapInArrow(
-            step, node.output(), leaf, node.isBarrier(), node.profile()
-        )
+        return copied(spark, node.withNewChildren(seq_of(spark, [leaf])), function_of(node), step)
     children = [_replaced(child, leaf, spark) for child in list_of(node.children())]
     return node.withNewChildren(seq_of(spark, children)) if children else node
 

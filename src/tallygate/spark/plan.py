@@ -27,6 +27,7 @@ __all__ = [
     "DECODING",
     "Plan",
     "committed_only",
+    "copied",
     "decodes",
     "foreign_sources",
     "frame_of",
@@ -221,18 +222,22 @@ def _committed_only(frame: DataFrame, node: Any) -> Any:
             options.put(name, text)
         options.putAll(node.extraOptions().asCaseSensitiveMap())
         options.put("kafka.isolation.level", "read_committed")
-        return jvm.org.apache.spark.sql.catalyst.streaming.StreamingRelationV2(
-            node.source(),
-            node.sourceName(),
-            node.table(),
-            jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options),
-            node.output(),
-            node.catalog(),
-            node.identifier(),
-            node.v1Relation(),
-        )
+        options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options)
+        return copied(frame.sparkSession, node, node.extraOptions(), options)
     children = [_committed_only(frame, child) for child in list_of(node.children())]
     return node.withNewChildren(seq_of(frame.sparkSession, children)) if children else node
+
+
+def copied(spark: SparkSession, node: Any, part: Any, instead: Any) -> Any:
+    """A node of a plan with another part in the place of one, however many parts such a node has:
+    that differs from one Spark to the next."""
+    gateway: Any = spark.sparkContext._gateway
+    count = node.productArity()
+    arguments = gateway.new_array(gateway.jvm.java.lang.Object, count)
+    for index in range(count):
+        there = node.productElement(index)
+        arguments[index] = instead if there == part else there
+    return node.makeCopy(arguments)
 
 
 def frame_of(spark: SparkSession, plan: Any) -> DataFrame:

@@ -27,6 +27,7 @@ from tallygate.paths import tail
 from tallygate.ports import LOOPBACK
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, is_secret
+from tallygate.spark.checks import check_internals
 
 __all__ = ["check_delta", "has_class", "session"]
 
@@ -69,6 +70,7 @@ def session(
                 "a Spark session is active already, and master and config come too late for it; "
                 "set them where it is made, or stop it first."
             )
+        check_internals(existing)
         _check_connector(existing, settings)
         if delta:
             check_delta(existing, settings)
@@ -101,6 +103,7 @@ def session(
         _launch(conf, _new_log(settings.state_dir / "logs"), meanwhile)
     spark = SparkSession.builder.config(conf=_spark_conf(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
+    check_internals(spark)
     if "spark.sql.shuffle.partitions" not in given:
         spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
     return spark

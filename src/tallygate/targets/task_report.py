@@ -23,7 +23,7 @@ from tallygate.errors import (
     UnreachableError,
 )
 from tallygate.gc_tuning import collect_seldom
-from tallygate.spark.truncated_input import insist_on_whole_input
+from tallygate.spark.truncated_input import whole_input
 from tallygate.targets.base import RefusedRowsError, Retry, Task, TaskReport
 
 __all__ = [
@@ -89,9 +89,8 @@ def run_tasks(
     """Run on each of the frame's partitions, and hear what the tasks report."""
 
     def in_worker(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        insist_on_whole_input()
         collect_seldom()  # the worker may be of another daemon than ours
-        yield from map(_block, run(blocks))
+        yield from map(_block, run(whole_input(blocks)))
 
     with steps_heard():
         rows: list[dict[str, Any]] = frame.mapInArrow(in_worker, _DDL).toArrow().to_pylist()
