@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,17 @@ def test_imports_go_one_way() -> None:
             if later or into_lab or theirs in FORBIDDEN.get(mine, ()):
                 wrong.append(f"{name} imports {imported}")
     assert not wrong
+
+
+def test_only_the_package_spark_uses_what_spark_keeps_to_itself() -> None:
+    """And what is Delta's own, the one module that speaks to Delta's library."""
+    private = re.compile(r"\._(jdf|jvm|jsparkSession|jsc|jsq|jc|gateway)\b")
+    found = {
+        name
+        for name, path in _modules().items()
+        if _package(name) != "spark" and private.search(path.read_text())
+    }
+    assert found == {"targets.delta.table"}
 
 
 def test_every_module_says_why_it_exists() -> None:

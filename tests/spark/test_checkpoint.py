@@ -15,7 +15,7 @@ def test_a_seed_that_is_cut_off_leaves_no_file_that_is_not_whole(
     """Spark, and we, would fail on an empty entry at every start."""
     checkpoint = Checkpoint(spark, str(tmp_path / "checkpoint"))
     positions, halfway = {("t", 0): 5}, {("t", 0): 9}
-    write = Checkpoint._write
+    write = Checkpoint.write
 
     def cut(self: Checkpoint, written: str, text: str) -> None:
         mine = written.startswith(name)
@@ -24,7 +24,7 @@ def test_a_seed_that_is_cut_off_leaves_no_file_that_is_not_whole(
             raise OSError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "_write", cut)
+        patch.setattr(Checkpoint, "write", cut)
         with pytest.raises(OSError, match="killed here"):
             checkpoint.seed(positions, halfway)
     assert all(checkpoint.end(number) for number in checkpoint.batches)

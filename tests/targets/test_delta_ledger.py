@@ -161,7 +161,7 @@ def test_a_commit_during_the_take_over_is_not_lost(
     """The older run commits after the new one has read the ledger and before it takes over."""
     older, newer = table.run(), table.ledger()
     older.write(FOUR, table.frame(0, 4))
-    write = newer.table.write
+    write = newer.table.own.write
     raced: list[str] = []
 
     def late(name: str, text: str) -> None:
@@ -170,7 +170,7 @@ def test_a_commit_during_the_take_over_is_not_lost(
             older.target.amend(older.claim, Lose((Range("t", 0, 4, 5),), "retention"))
         write(name, text)
 
-    monkeypatch.setattr(newer.table, "write", late)
+    monkeypatch.setattr(newer.table.own, "write", late)
     assert newer.take_over().state.positions == {("t", 0): 5}
     assert raced
 

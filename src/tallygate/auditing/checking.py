@@ -8,11 +8,11 @@ from tallygate.auditing.contents import CONTENT, by_content
 from tallygate.auditing.context import Case, Found, sums_doubles
 from tallygate.auditing.coordinates import by_coordinates
 from tallygate.auditing.kafka import TopicEvidence
-from tallygate.auditing.unsteady import unsteady_in
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.decoding import COORDINATES
 from tallygate.errors import ConfigError
 from tallygate.spark.plan import read_plan
+from tallygate.spark.unsteady import unsteady_in
 
 __all__ = ["check"]
 

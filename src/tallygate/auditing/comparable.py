@@ -7,9 +7,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tallygate.auditing.unsteady import unsteady_in
 from tallygate.core.decoding import COORDINATES
 from tallygate.quoting import backticked
+from tallygate.spark.unsteady import unsteady_in
 
 __all__ = ["Sides", "content_hash", "sides_of"]
 

@@ -15,7 +15,7 @@ from tallygate.auditing.verdict import Anomaly
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.engine.pipeline import Pipeline
-from tallygate.spark.plan import Plan, name_of, walk
+from tallygate.spark.plan import Plan, analyzed, name_of, walk
 
 __all__ = ["Case", "Found", "gives_one_each", "kept_by", "operators", "sums_doubles"]
 
@@ -119,10 +119,10 @@ def sums_doubles(plan: Plan) -> bool:
     """Whether rows may hold numbers whose last bits depend on the order of the records."""
     return not plan.carries and any(
         _ADDS.search(name_of(node)) and _DOUBLE.search(node.schema().catalogString())
-        for node in walk(plan.frame._jdf.queryExecution().analyzed())
+        for node in walk(analyzed(plan.frame))
     )
 
 
 def operators(frame: DataFrame) -> set[str]:
     """The kinds of steps in a frame's plan."""
-    return {name_of(node) for node in walk(frame._jdf.queryExecution().analyzed())}
+    return {name_of(node) for node in walk(analyzed(frame))}

@@ -126,9 +126,9 @@ def _in_delta(path: str, pipeline: str, spark: "SparkSession") -> list[Letter]:
     if entry is None:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {table.path}.")
     folder = f"{pipeline}/letters"
-    shelves = LetterFolder(table.own(folder))
+    shelves = LetterFolder(table.own.at(folder))
     texts = (
-        table.read(f"{folder}/{topic}/{partition}/{offset // SHELF}/{offset}.json")
+        table.own.read(f"{folder}/{topic}/{partition}/{offset // SHELF}/{offset}.json")
         for (topic, partition), until in entry.state.positions.items()
         for offset in shelves.offsets((topic, partition), 0, until)
     )

@@ -56,7 +56,7 @@ def version_evidence(path: str, pipeline: str, spark: SparkSession) -> Iterator[
     version, entry = TableLedger(table, pipeline).newest_at()
     if entry is None:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {table.path}.")
-    state, letters = entry.state, LetterFolder(table.own(f"{pipeline}/letters"))
+    state, letters = entry.state, LetterFolder(table.own.at(f"{pipeline}/letters"))
     claims = Claims(
         {
             place: Range(*place, state.begun.get(place, until), until)
@@ -81,8 +81,8 @@ def _history(table: DeltaTable, pipeline: str, newest: LedgerEntry) -> Iterator[
     last one took place; and the one before a run's first is the one whose positions it took over,
     so where two files could be that one, the history ends."""
     found: dict[int, list[LedgerEntry]] = {}
-    for name in table.names(pipeline):
-        text = table.read(f"{pipeline}/{name}") if name.endswith(".json") else None
+    for name in table.own.names(pipeline):
+        text = table.own.read(f"{pipeline}/{name}") if name.endswith(".json") else None
         if text is not None:
             entry = LedgerEntry.parse(text)
             found.setdefault(entry.number, []).append(entry)

@@ -24,7 +24,7 @@ from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.quoting import backticked
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spark.plan import DECODING
+from tallygate.spark.plan import DECODING, fits_pattern
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
 __all__ = ["Noted", "Source", "latest_by_key", "without"]
@@ -118,10 +118,8 @@ class Source:
         if source.pattern is None:
             return [each for each in ranges if each.topic in source.topic]
         named = {topic for each in spec.streams.values() for topic in getattr(each, "topic", ())}
-        jvm: Any = self.spark._jvm
-        fits = jvm.java.util.regex.Pattern.matches
         unnamed = {each.topic for each in ranges} - named
-        fitting = {topic for topic in unnamed if fits(source.pattern, topic)}
+        fitting = {topic for topic in unnamed if fits_pattern(self.spark, source.pattern, topic)}
         return [each for each in ranges if each.topic in fitting]
 
     def _seen(self, view: DataFrame) -> DataFrame:

@@ -11,7 +11,6 @@ Late records are only noted here. They go on to Spark, which drops them by itsel
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tallygate.core.letters import Letter, letter_of
 from tallygate.errors import ConfigError
+from tallygate.spark.expressions import interval_milliseconds
 from tallygate.spec import Kafka, PipelineSpec, Step
 
 __all__ = ["WATERMARK", "Lateness", "lateness_of"]
@@ -27,7 +27,6 @@ __all__ = ["WATERMARK", "Lateness", "lateness_of"]
 WATERMARK = "tallygate.watermark"
 """The local property that brings the watermark to the tasks, in milliseconds."""
 MICROS = 1000
-DAY = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,10 @@ def lateness_of(spec: PipelineSpec, spark: SparkSession) -> Lateness | None:
 
 def _milliseconds(interval: str, spark: SparkSession) -> int:
     """As Spark reads it."""
-    jvm: Any = spark._jvm
-    text = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(interval)
-    found = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.safeStringToInterval(text)
+    found = interval_milliseconds(spark, interval)
     if found is None:
         raise ConfigError(f"{interval!r} is no interval; write it as `15 minutes`.")
-    days, rest = found.extractAsPeriod().getDays(), found.extractAsDuration().toMillis()
-    return int(days) * DAY + int(rest)
+    return found
 
 
 def _drops(step: Step) -> bool:

@@ -30,6 +30,7 @@ from tallygate.errors import ConfigError
 from tallygate.postgres.connect import connect, jdbc
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.error_text import reason
+from tallygate.spark.files import Folder
 from tallygate.spec import Static
 from tallygate.units import interval_ms
 
@@ -61,7 +62,11 @@ class Statics:
     def check_files(self) -> None:
         """Raise if a side's file, where it is there already, does not fit its schema."""
         for name, side in self.sides.items():
-            if side.file is not None and side.schema_ is not None and self._is_there(side.file):
+            if (
+                side.file is not None
+                and side.schema_ is not None
+                and Folder(self.spark, side.file).has()
+            ):
                 check_sample(self._read(name), self.where("static", name, "schema"))
 
     def frames(self, checkpoint: Checkpoint) -> dict[str, DataFrame]:
@@ -171,26 +176,10 @@ class Statics:
         if side.table is not None:
             return self._digest(name, side)
         path = side.file or f"{side.delta}/_delta_log"
-        if not self._is_there(path):
+        if not Folder(self.spark, path).has():
             raise ConfigError(f"{self.where('static', name)}: {path} does not exist.")
-        files, root = self._files_at(path)
-        seen, found = [], files.listFiles(root, True)
-        while found.hasNext():
-            each = found.next()
-            seen.append((str(each.getPath()), each.getLen(), each.getModificationTime()))
-        seen.sort()
+        seen = Folder(self.spark, path).versions()
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
-
-    def _is_there(self, path: str) -> bool:
-        files, root = self._files_at(path)
-        return bool(files.exists(root))
-
-    def _files_at(self, path: str) -> tuple[Any, Any]:
-        """The file system that has the path, and the path as that knows it."""
-        jvm: Any = self.spark._jvm
-        root = jvm.org.apache.hadoop.fs.Path(path)
-        conf = self.spark._jsparkSession.sessionState().newHadoopConf()
-        return root.getFileSystem(conf), root
 
     def _digest(self, name: str, side: Static) -> str:
         """Of a table's rows, in whatever order."""

@@ -35,6 +35,7 @@ from tallygate.postgres.connect import connect
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
+from tallygate.targets.delta.table import forget_tables
 from tallygate.targets.postgres.table import TableName
 
 __all__ = ["Rebuilt", "rebuild"]
@@ -127,9 +128,9 @@ def _beside(name: str, suffix: str) -> str:
 def _take_over(checkpoint: Checkpoint, path: str, spark: SparkSession) -> None:
     """Put the new checkpoint in the place of the old one, if there is one."""
     old = Checkpoint(spark, path)
-    if old.exists:
+    if old.has():
         old.set_aside(f"before-rebuild-{int(time.time())}")
-    checkpoint.rename(path)
+    checkpoint.move(path)
 
 
 def _rebuild_folder(
@@ -178,8 +179,7 @@ def _rebuild_folder(
     copy.rename(before)
     shutil.rmtree(hidden, ignore_errors=True)
     if isinstance(sink, Delta):
-        jvm: Any = spark.sparkContext._jvm
-        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # it knows the tables by their paths
+        forget_tables(spark)
     _take_over(checkpoint, path, spark)
     return Rebuilt(summary, str(before))
 

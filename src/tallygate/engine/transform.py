@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 from tallygate.spark.error_text import reason
-from tallygate.spark.plan import name_of
+from tallygate.spark.expressions import is_one_call
 from tallygate.spec import Join, PipelineSpec, Pivot, Step, Window
 from tallygate.spec.functions import is_reference, referred
 from tallygate.spec.pipeline import PREVIOUS
@@ -132,11 +132,7 @@ class _Transform:
         """The aggregate of some rows. A filter belongs to the last call of an expression, so the
         aggregate must be that call and nothing else."""
         text = f"{pivot.aggregate} FILTER (WHERE {rows})"
-        parser = self._spark._jsparkSession.sessionState().sqlParser()
-        if not (
-            name_of(parser.parseExpression(pivot.aggregate)) == "UnresolvedFunction"
-            and parser.parseExpression(text).filter().isDefined()
-        ):
+        if not is_one_call(self._spark, pivot.aggregate, text):
             raise ConfigError(
                 f"pivot.aggregate {pivot.aggregate!r} is more than one call of an aggregate "
                 "function, so a filter for each value would not hold for all of it. Write one "

@@ -10,37 +10,26 @@ Sources that are not Kafka count too: files by the entries of their log, rows an
 What such a position stands for is known to this checkpoint alone; the ledger keeps it as the
 partition 0 of a topic `source:I`.
 
-All is read and written through Hadoop's file system API, so a checkpoint may be on HDFS or in an
-object store.
+It may be on HDFS or in an object store.
 """
 
 import json
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tallygate.core.offsets import OTHER_SOURCE, Place, Range
 from tallygate.errors import LedgerError
+from tallygate.spark.files import Folder
 
 __all__ = ["Checkpoint"]
 
 
-class Checkpoint:
+class Checkpoint(Folder):
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self.path = path
-        jvm: Any = spark.sparkContext._jvm
-        self._hadoop = jvm.org.apache.hadoop.fs
-        self._text = jvm.org.apache.commons.io.IOUtils
-        folder = self._hadoop.Path(path)
-        self._files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        super().__init__(spark, path)
         self._known: tuple[int, dict[Place, int]] | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is on a disk of this machine, or on one that is mounted like one."""
-        return bool(self._files.getUri().getScheme() == "file")
 
     @property
     def id(self) -> str | None:
@@ -131,70 +120,27 @@ class Checkpoint:
             self.replace("offsets/1", _entry(halfway))
         self.replace("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
 
-    @property
-    def exists(self) -> bool:
-        return bool(self._files.exists(self._hadoop.Path(self.path)))
-
-    def rename(self, path: str) -> None:
-        """Move the folder; nothing may be there yet."""
-        if not self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(path)):
-            raise LedgerError(f"the checkpoint {self.path} could not be moved to {path}.")
-        self.path = path
-
     def set_aside(self, suffix: str) -> str:
         """Rename the folder, so that nothing of it is lost and nothing of it is used."""
-        aside = f"{self.path.rstrip('/')}.{suffix}"
-        while self._files.exists(self._hadoop.Path(aside)):
+        path = self.path
+        aside = f"{path.rstrip('/')}.{suffix}"
+        while self._files.exists(self._path(aside)):
             aside += "-again"
-        if not self._files.rename(self._hadoop.Path(self.path), self._hadoop.Path(aside)):
-            raise LedgerError(f"the checkpoint {self.path} could not be set aside as {aside}.")
-        self._known = None
+        self.move(aside)
+        self.path, self._known = path, None
         return aside
+
+    def move(self, path: str) -> None:
+        """Move the folder; nothing may be there yet."""
+        before = self.path
+        if not self.rename(path):
+            raise LedgerError(f"the checkpoint {before} could not be moved to {path}.")
 
     def _last(self, folder: str) -> int | None:
         return max(self._numbers(folder), default=None)
 
     def _numbers(self, folder: str) -> list[int]:
         return sorted(int(name) for name in self.names(folder) if name.isdigit())
-
-    def names(self, folder: str) -> list[str]:
-        """What is in a folder."""
-        path = self._hadoop.Path(f"{self.path}/{folder}")
-        if not self._files.exists(path):
-            return []
-        return [str(status.getPath().getName()) for status in self._files.listStatus(path)]
-
-    def has(self, name: str) -> bool:
-        return bool(self._files.exists(self._hadoop.Path(f"{self.path}/{name}")))
-
-    def read(self, name: str) -> str | None:
-        """The text of a file, if it is there."""
-        path = self._hadoop.Path(f"{self.path}/{name}")
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return str(self._text.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def replace(self, name: str, text: str) -> None:
-        """Write a file, whole or not at all."""
-        partial = f"{name}.partial"
-        self._write(partial, text)
-        target = self._hadoop.Path(f"{self.path}/{name}")
-        self._files.delete(target, False)  # a crash here leaves the partial one, which is whole
-        self._files.rename(self._hadoop.Path(f"{self.path}/{partial}"), target)
-
-    def remove(self, name: str) -> None:
-        self._files.delete(self._hadoop.Path(f"{self.path}/{name}"), True)
-
-    def _write(self, name: str, text: str) -> None:
-        stream = self._files.create(self._hadoop.Path(f"{self.path}/{name}"), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
 
 
 def _entry(positions: Mapping[Place, int]) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.offsets import Range
 from tallygate.spark.plan import (
+    analyzed,
     copied,
     decodes,
     frame_of,
@@ -58,7 +59,7 @@ _KNOWN = {
 def by_records_alone(plan: DataFrame) -> bool:
     """Whether a batch of this stream may be computed by `over_ranges`: its rows are made of the
     records of one source that we decode, and of nothing else."""
-    nodes = list(walk(plan._jdf.queryExecution().analyzed()))
+    nodes = list(walk(analyzed(plan)))
     names = [name_of(node) for node in nodes]
     return (
         set(names) <= _KNOWN
@@ -71,8 +72,8 @@ def by_records_alone(plan: DataFrame) -> bool:
 def over_ranges(plan: DataFrame, ranges: Iterable[Range], spark: SparkSession) -> DataFrame:
     """What the plan gives for these ranges. It is run in a session of the caller's choice: the one
     of a stream's batches has the settings under which the stream is planned."""
-    leaf = _rows([each for each in ranges if len(each)], spark)._jdf.queryExecution().analyzed()
-    root = plan._jdf.queryExecution().analyzed()
+    leaf = analyzed(_rows([each for each in ranges if len(each)], spark))
+    root = analyzed(plan)
     return frame_of(spark, _replaced(root, leaf, spark))
 
 

@@ -26,9 +26,11 @@ from tallygate.spark.kafka_options import READING
 __all__ = [
     "DECODING",
     "Plan",
+    "analyzed",
     "committed_only",
     "copied",
     "decodes",
+    "fits_pattern",
     "foreign_sources",
     "frame_of",
     "function_of",
@@ -37,6 +39,7 @@ __all__ = [
     "list_of",
     "name_of",
     "needed_columns",
+    "partition_count",
     "read_plan",
     "seen_besides_records",
     "seq_of",
@@ -93,7 +96,7 @@ class Plan:
 
 
 def read_plan(frame: DataFrame) -> Plan:
-    root = frame._jdf.queryExecution().analyzed()
+    root = analyzed(frame)
     nodes = list(walk(root))
     names = {name_of(node) for node in nodes}
     streaming = {name_of(node) for node in nodes if _flows(node)}
@@ -114,7 +117,7 @@ def needed_columns(frame: DataFrame) -> set[str] | None:
     """The columns of the decoding steps that the frame makes use of; None if that is not known.
     Spark cannot know that a step of Python need not give out the rest."""
     session = frame.sparkSession._jsparkSession
-    root = session.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed())
+    root = session.sessionState().optimizer().execute(analyzed(frame))
     above = [node for node in walk(root) if not decodes(node)]
     if not {name_of(node) for node in above if _decodes_below(node)} <= _SPARING:
         return None
@@ -132,7 +135,7 @@ def needed_columns(frame: DataFrame) -> set[str] | None:
 
 def foreign_sources(frame: DataFrame) -> list[str]:
     """The frame's sources that are not Kafka."""
-    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
+    nodes = list(walk(analyzed(frame)))
     found = {
         text_of(node.sourceName()) for node in nodes if name_of(node) == "StreamingRelationV2"
     } - {"kafka"}
@@ -143,7 +146,7 @@ def foreign_sources(frame: DataFrame) -> list[str]:
 
 def kafka_servers(frame: DataFrame) -> str:
     """The brokers that the frame's sources read from."""
-    nodes = walk(frame._jdf.queryExecution().analyzed())
+    nodes = walk(analyzed(frame))
     found = {
         str(node.extraOptions().get("kafka.bootstrap.servers"))
         for node in nodes
@@ -158,9 +161,9 @@ def kafka_servers(frame: DataFrame) -> str:
 
 def topics_read(frame: DataFrame, existing: Iterable[str]) -> set[str]:
     """Those of the existing topics that the frame's sources read."""
-    patterns: Any = frame.sparkSession._jvm.java.util.regex.Pattern  # type: ignore[union-attr]
     found: set[str] = set()
-    for node in walk(frame._jdf.queryExecution().analyzed()):
+    spark = frame.sparkSession
+    for node in walk(analyzed(frame)):
         if name_of(node) != "StreamingRelationV2":
             continue
         options = node.extraOptions()
@@ -169,14 +172,14 @@ def topics_read(frame: DataFrame, existing: Iterable[str]) -> set[str]:
         found |= {
             topic
             for topic in existing
-            if topic in named or (pattern is not None and patterns.matches(pattern, topic))
+            if topic in named or (pattern is not None and fits_pattern(spark, pattern, topic))
         }
     return found
 
 
 def seen_besides_records(frame: DataFrame) -> str | None:
     """What a batch's rows depend on besides its records, and on the time of computing them."""
-    root = frame._jdf.queryExecution().analyzed()
+    root = analyzed(frame)
     jvm: Any = frame.sparkSession._jvm
     current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if root.containsPattern(current):
@@ -202,7 +205,7 @@ def committed_only(frame: DataFrame) -> DataFrame:
     read as ours do where nothing else was said.
 
     A record of an aborted transaction was never sent, and one that is gone must not be skipped."""
-    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
+    nodes = list(walk(analyzed(frame)))
     for node in nodes:
         if name_of(node) == "StreamingRelationV2" and (
             str(node.extraOptions().getOrDefault("failOnDataLoss", "true")).lower() == "false"
@@ -238,6 +241,23 @@ def copied(spark: SparkSession, node: Any, part: Any, instead: Any) -> Any:
         there = node.productElement(index)
         arguments[index] = instead if there == part else there
     return node.makeCopy(arguments)
+
+
+def analyzed(frame: DataFrame) -> Any:
+    """The root of the frame's plan, as Spark has analyzed it."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def partition_count(frame: DataFrame) -> int:
+    """How many partitions the frame's rows are computed in."""
+    plan: Any = frame._jdf.queryExecution()
+    return int(plan.toRdd().getNumPartitions())
+
+
+def fits_pattern(spark: SparkSession, pattern: str, name: str) -> bool:
+    """Whether a topic's name is one that Spark subscribes to by this pattern."""
+    jvm: Any = spark._jvm
+    return bool(jvm.java.util.regex.Pattern.matches(pattern, name))
 
 
 def frame_of(spark: SparkSession, plan: Any) -> DataFrame:

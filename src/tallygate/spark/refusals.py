@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.errors import ConfigError
 from tallygate.spark.error_text import reason
-from tallygate.spark.plan import list_of, name_of, text_of, walk
+from tallygate.spark.plan import analyzed, list_of, name_of, text_of, walk
 from tallygate.spark.state_report import is_bounded, readable, watermarked
 
 __all__ = ["OUTPUT_MODES", "refuse"]
@@ -25,7 +25,7 @@ def refuse(frame: DataFrame, mode: str, *, instead: str, repeats: str | None = N
     """Raise if the frame cannot be streamed in this mode. `instead` says what to do where rows
     cannot be appended, and `repeats` why a batch that is computed again must give the same rows,
     if it must."""
-    root = frame._jdf.queryExecution().analyzed()
+    root = analyzed(frame)
     for node in walk(root):
         reason = _refusal(node, mode, instead)
         if reason is not None:

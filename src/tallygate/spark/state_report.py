@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tallygate.spark.plan import joins_streams, list_of, name_of, text_of, walk
+from tallygate.spark.plan import analyzed, joins_streams, list_of, name_of, text_of, walk
 
 __all__ = ["State", "is_bounded", "readable", "states", "warnings", "watermarked"]
 
@@ -41,7 +41,7 @@ class State:
 
 def states(frame: DataFrame) -> list[State]:
     """The state that the query will keep."""
-    root = frame._jdf.queryExecution().analyzed()
+    root = analyzed(frame)
     found = []
     for node in walk(root):
         name = name_of(node)
@@ -65,7 +65,7 @@ def _until(bounded: bool) -> str:
 
 def warnings(frame: DataFrame) -> list[str]:
     """What works, and grows."""
-    root = frame._jdf.queryExecution().analyzed()
+    root = analyzed(frame)
     found = [
         f"the join keeps every record of {side.name} in its state for ever, since nothing says "
         "when no partner can come for it any more. Add a watermark to both sides and bounds of "

@@ -10,7 +10,6 @@ tasks as can run side by side, so that many small partitions cost no more than a
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,6 +22,7 @@ from tallygate.core.offsets import Range, count
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
+from tallygate.spark.plan import partition_count
 from tallygate.targets.base import Task, TaskReport
 from tallygate.targets.task_report import performed, raise_problems, run_tasks, steps_heard
 
@@ -65,8 +65,7 @@ class FrameInput:
 
     def keeps_partitions_whole(self) -> bool:
         """One Spark partition for each of Kafka's, and no second one of the same."""
-        plan: Any = self.given._jdf.queryExecution()
-        return bool(plan.toRdd().getNumPartitions() == self.partitions)
+        return partition_count(self.given) == self.partitions
 
     def frame(self) -> DataFrame:
         return self.given.where(within(self.plan.left)) if self.plan.trim else self.given

@@ -84,7 +84,7 @@ class TableLedger:
         self._write(entry)
         old = entry.number - ENTRIES_KEPT
         if old > self._first:
-            self.table.remove(self.file(old, entry.state.run))
+            self.table.own.remove(self.file(old, entry.state.run))
 
     def confirm(self, claim: Claim, entry: LedgerEntry) -> None:
         """Make sure that the commit took place and was this run's; Delta does not tell."""
@@ -127,12 +127,12 @@ class TableLedger:
         if read is not None and (read.number, read.state.run.id) == (number, run.id):
             return read
         name = self.file(number, run)
-        text = self.table.read(name)
+        text = self.table.own.read(name)
         if text is None:
             raise LedgerError(
-                f"{self.table.own(name)} is gone, which says how far pipeline {self.pipeline!r} is "
-                "in this table. Bring it back; or start a pipeline of another name with a new "
-                "table."
+                f"{self.table.own.at(name)} is gone, which says how far pipeline "
+                f"{self.pipeline!r} is in this table. Bring it back; or start a pipeline of "
+                "another name with a new table."
             )
         self._read = self._parsed(name, text)
         return self._read
@@ -141,7 +141,7 @@ class TableLedger:
         try:
             return LedgerEntry.parse(text)
         except (ValueError, TypeError, KeyError) as error:
-            raise LedgerError(f"{self.table.own(name)} cannot be read: {error}.") from None
+            raise LedgerError(f"{self.table.own.at(name)} cannot be read: {error}.") from None
 
     def _committed(
         self, make: Callable[[Transaction], LedgerEntry]
@@ -166,14 +166,14 @@ class TableLedger:
         )
 
     def _write(self, entry: LedgerEntry) -> None:
-        self.table.write(self.file(entry.number, entry.state.run), entry.text())
+        self.table.own.write(self.file(entry.number, entry.state.run), entry.text())
 
     def _remove_old(self, entry: LedgerEntry) -> None:
         """Of entries that do not count any more the newest are kept, as a history."""
-        for name in self.table.names(self.pipeline):
+        for name in self.table.own.names(self.pipeline):
             number = name.partition("-")[0]
             if number.isdigit() and int(number) <= entry.number - ENTRIES_KEPT:
-                self.table.remove(f"{self.pipeline}/{name}")
+                self.table.own.remove(f"{self.pipeline}/{name}")
 
     def _fenced(self, claim: Claim, newer: LedgerEntry | None) -> FencedError:
         if newer is not None:

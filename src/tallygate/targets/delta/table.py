@@ -17,9 +17,10 @@ from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
+from tallygate.spark.files import Folder
 from tallygate.targets.base import Retry
 
-__all__ = ["DeltaTable", "Transaction", "is_conflict"]
+__all__ = ["DeltaTable", "Transaction", "forget_tables", "is_conflict"]
 
 CONFLICTS = tuple(
     f"io.delta.exceptions.{kind}" for kind in ("Concurrent", "MetadataChanged", "ProtocolChanged")
@@ -83,12 +84,11 @@ class Transaction:
 class DeltaTable:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        jvm: Any = spark.sparkContext._jvm
-        self._jvm, self._hadoop = jvm, jvm.org.apache.hadoop.fs
-        given: Any = self._hadoop.Path(path)
-        java_session: Any = spark._jsparkSession
-        self._files = given.getFileSystem(java_session.sessionState().newHadoopConf())
-        self.path = str(self._files.makeQualified(given).toString())
+        self._jvm: Any = spark.sparkContext._jvm
+        self._folder = Folder(spark, path)
+        self.path = self._folder.address
+        self.own = Folder(spark, f"{self.path}/{OWN_FOLDER}")
+        """Files of ours."""
 
     def begin(self) -> Transaction:
         delta_log = self._jvm.org.apache.spark.sql.delta.DeltaLog
@@ -98,13 +98,10 @@ class DeltaTable:
 
     def make(self, schema: t.StructType) -> None:
         """Make the table, without rows."""
-        folder = self._hadoop.Path(self.path)
-        if self._files.exists(folder):
-            names = {status.getPath().getName() for status in self._files.listStatus(folder)}
-            if names - {OWN_FOLDER}:
-                raise TargetError(
-                    f"{self.path} is a folder with files in it and no Delta table; name another."
-                )
+        if set(self._folder.names()) - {OWN_FOLDER}:
+            raise TargetError(
+                f"{self.path} is a folder with files in it and no Delta table; name another."
+            )
         try:
             rows = self._spark.createDataFrame([], schema)
             rows.write.format("delta").mode("ignore").save(self.path)
@@ -113,37 +110,12 @@ class DeltaTable:
                 f"Delta table {self.path} cannot be made: {reason(error)}."
             ) from error
 
-    def own(self, name: str) -> str:
-        """The path of one of our files."""
-        return f"{self.path}/{OWN_FOLDER}/{name}"
 
-    def names(self, folder: str) -> list[str]:
-        path = self._hadoop.Path(self.own(folder))
-        if not self._files.exists(path):
-            return []
-        return [str(status.getPath().getName()) for status in self._files.listStatus(path)]
-
-    def read(self, name: str) -> str | None:
-        path = self._hadoop.Path(self.own(name))
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        except Py4JJavaError as error:
-            raise TargetError(f"{self.own(name)} cannot be read: {reason(error)}") from error
-        finally:
-            stream.close()
-
-    def write(self, name: str, text: str) -> None:
-        stream = self._files.create(self._hadoop.Path(self.own(name)), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-
-    def remove(self, name: str) -> None:
-        self._files.delete(self._hadoop.Path(self.own(name)), False)
+def forget_tables(spark: SparkSession) -> None:
+    """Have Delta look at its tables again: it knows them by their paths, and one may have been
+    put in the place of another."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def is_conflict(error: Exception) -> bool:

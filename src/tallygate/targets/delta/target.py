@@ -38,7 +38,7 @@ class DeltaTarget(Target):
         self._table = DeltaTable(spark, spec.delta)
         self._ledger = TableLedger(self._table, pipeline)
         self._writer: TableWriter | None = None
-        self._letters = LetterFolder(self._table.own(f"{pipeline}/letters"))
+        self._letters = LetterFolder(self._table.own.at(f"{pipeline}/letters"))
         self._letters_until: dict[TopicPartition, int] = {}
         self._letter_count = 0
 

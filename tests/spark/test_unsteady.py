@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tallygate.auditing.unsteady import Unsteady, unsteady_in
+from tallygate.spark.unsteady import Unsteady, unsteady_in
 
 QUERIES = {
     "SELECT id, id * 2 AS twice FROM range(3) WHERE id > 1": Unsteady(),
