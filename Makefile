@@ -1,6 +1,6 @@
 # Each target does all its own set-up; `make setup` makes .venv with the `tallygate` command in it.
 
-.PHONY: setup demo test test-all unit check bench lock docs
+.PHONY: setup demo test system mutants test-all unit check bench lock docs
 .DEFAULT_GOAL := demo
 
 VENV := .venv/bin
@@ -12,13 +12,18 @@ demo: setup
 	@$(VENV)/tallygate demo
 
 test: check
-	@$(VENV)/pytest -m "not long"
+	@$(VENV)/pytest -m "not system"
 
-test-all: check
-	@$(VENV)/pytest
+system: setup
+	@$(VENV)/pytest -m system
+
+mutants: setup
+	@cd tests && ../$(VENV)/python -m mutants
+
+test-all: test system mutants
 
 unit: setup
-	@$(VENV)/pytest -m "not live"
+	@$(VENV)/pytest -m "not live and not system"
 
 check: setup
 	@scripts/check

@@ -31,13 +31,26 @@ property_settings.register_profile(
 property_settings.load_profile("busy machine")
 reader.MOMENT = 30.0
 
-LIVE_FIXTURES = {"stack", "spark", "own_stack", "small_stack", "locked"}
+SYSTEM_FIXTURES = {
+    "forgetful",
+    "on_cluster",
+    "outcomes",
+    "own_stack",
+    "own_state",
+    "stage",
+    "trio",
+}
+"""Stacks that live for a test or two, clusters of Spark, drills, readers of docs, contenders."""
+LIVE_FIXTURES = {"stack", "spark", "small_stack", "locked"} | SYSTEM_FIXTURES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if LIVE_FIXTURES & set(getattr(item, "fixturenames", ())):
+        used = set(getattr(item, "fixturenames", ()))
+        if used & LIVE_FIXTURES:
             item.add_marker(pytest.mark.live)
+        if used & SYSTEM_FIXTURES:
+            item.add_marker(pytest.mark.system)
 
 
 _verdict = pytest.StashKey[int]()

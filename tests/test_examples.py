@@ -68,6 +68,7 @@ def _sinks(example: Any, folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.system
 def test_a_script_prints_what_the_page_shows(tmp_path: Path) -> None:
     """On a stack of its own."""
     done = subprocess.run(

@@ -162,6 +162,7 @@ def test_a_stack_named_by_a_flag_outranks_a_configured_cluster(
     tallygate("topic", "list", code=UnreachableError.exit_code)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(700)
 def test_the_demo_ends_well(stack: Stack, tallygate: Tallygate) -> None:
     """Ours loses nothing and repeats nothing; the plain job beside it repeats."""
@@ -172,6 +173,7 @@ def test_the_demo_ends_well(stack: Stack, tallygate: Tallygate) -> None:
     assert "Audit: valid. Verdict: valid." in done
 
 
+@pytest.mark.system
 def test_the_walk_through_a_broker_failure(stack: Stack, tallygate: Tallygate) -> None:
     """up, create, kill, describe, start, describe, add, reassign, down: beside the shared stack."""
     tallygate("up")

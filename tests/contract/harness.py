@@ -180,8 +180,15 @@ class Seen:
 
 def settled(store: Store, timeout: float = 10) -> Seen:
     """What is seen once nothing is under way any more: who is killed leaves the store to end it."""
-    wait_until(lambda: not store.seen().wrong, timeout, lambda: f"{store.seen().wrong}")
-    return store.seen()
+    last: list[Seen] = []
+
+    def is_right() -> Seen | None:
+        last[:] = [store.seen()]
+        return None if last[0].wrong else last[0]
+
+    found = wait_until(is_right, timeout, lambda: f"{last[0].wrong}")
+    assert found is not None
+    return found
 
 
 Make = Callable[[BlockPlan, Sequence[Sequence[pa.RecordBatch]]], BatchInput]

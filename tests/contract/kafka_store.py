@@ -90,7 +90,9 @@ class KafkaStore(Store):
 
     def _read(self, topic: str) -> list[Message]:
         """What a reader of committed records sees now; it does not wait for open transactions."""
-        consumer = clients.consumer(self._connection, enable_partition_eof=True)
+        consumer = clients.consumer(
+            self._connection, enable_partition_eof=True, fetch_wait_max_ms=5
+        )
         try:
             found = consumer.list_topics(topic, timeout=WAIT).topics[topic]
             if found.error is not None:

@@ -86,7 +86,6 @@ def _ids(stack: Stack, table: str) -> Counter[int]:
     return Counter(id for (id,) in _rows(stack, f"SELECT id FROM {table}"))
 
 
-@pytest.mark.system
 def test_lost_executors(
     on_cluster: Callable[..., None], small_stack: Stack, settings: Settings
 ) -> None:
@@ -116,7 +115,6 @@ def test_lost_executors(
     assert max(twin.values()) > 1, "the weaker delivery repeats, so the test can see"
 
 
-@pytest.mark.system
 def test_tasks_that_run_twice_at_once(on_cluster: Callable[..., None], small_stack: Stack) -> None:
     """A task hangs after its commit, and Spark's speculation starts it a second time."""
     pipelines = {

@@ -29,7 +29,6 @@ def forgetful(settings: Settings) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("renewed_every", [5, 3600])
 def test_idle_partitions_are_not_forgotten(
     forgetful: Stack,

@@ -82,6 +82,8 @@ def read(what: Reading, connection: Connection) -> Iterator[list[Message]]:
         enable_partition_eof=True,
         queued_max_messages_kbytes=32 * 1024,
         partition_assignment_strategy="cooperative-sticky",
+        # A broker that has nothing more holds its answer back for so long, and with it the end.
+        **({"fetch_wait_max_ms": 20} if what.exit_at_end else {}),
     )
     try:
         found = _partitions(what, consumer, connection)
