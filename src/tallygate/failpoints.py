@@ -55,18 +55,24 @@ FAILED = os.environ.get("TALLYGATE_FAILED", "")
 DRIVER = "TALLYGATE_DRIVER_PID"
 KILLER = "tallygate.lab.killing"
 COMMIT_TAKES = 0.002
+DEATH_TAKES = 10.0
+_dying = threading.Event()
+"""Set when the program is about to be killed, while a commit is on its way."""
 
 
 def reach(point: str, batch: int) -> None:
     """Die here, if this is the step that was armed."""
     if ARMED is None:
         return
+    if _dying.is_set():
+        _await_death()  # the answer has come: nothing may follow it
     step, _, fault = ARMED.partition("/")
     if step not in (f"{point}@{batch}", f"{point}@*"):
         return
     if fault:
         _killer().fail_task(fault, FAILED)
     elif point == "commit-sent":
+        _dying.set()
         threading.Thread(target=_die_soon, daemon=True).start()
     else:
         _die()
@@ -81,6 +87,12 @@ def mark_driver() -> None:
             "TALLYGATE_FAIL_AT is set and does nothing: failure points belong to the lab, which is "
             "not installed here; unset it, or `pip install 'tallygate[lab]'`."
         )
+
+
+def _await_death() -> None:
+    deadline = time.monotonic() + DEATH_TAKES
+    while ARMED is not None and time.monotonic() < deadline:
+        time.sleep(COMMIT_TAKES)
 
 
 def _die_soon() -> None:
