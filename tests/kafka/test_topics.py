@@ -9,7 +9,7 @@ from tallygate import Stack, Topics
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka import clients, groups
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.topics import Partition, Topic
+from tallygate.kafka.topic_state import Partition, Topic
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 

@@ -17,7 +17,8 @@ from tallygate.errors import ConfigError
 from tallygate.units import duration_ms, human_size, size_bytes
 
 if TYPE_CHECKING:
-    from tallygate.kafka.topics import Topic, Topics
+    from tallygate.kafka.topic_state import Topic
+    from tallygate.kafka.topics import Topics
     from tallygate.settings import Settings
 
 __all__ = ["app"]

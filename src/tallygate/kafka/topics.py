@@ -7,7 +7,6 @@ so that an alteration of several things happens whole or not at all.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
@@ -29,75 +28,14 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.placement import assign
 from tallygate.kafka.producer import LARGEST
 from tallygate.kafka.tools import Tools
+from tallygate.kafka.topic_state import Broker, Partition, Topic
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["Broker", "Partition", "Topic", "Topics"]
+__all__ = ["Topics"]
 
 LAG = 3.0  # seconds that a broker may be behind the others before its word is taken
-
-
-@dataclass(frozen=True)
-class Broker:
-    id: int
-    address: str
-    rack: str | None
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A partition at one moment. `size` is None where it was not asked for or not told."""
-
-    id: int
-    leader: int | None
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-    begin: int | None
-    end: int | None
-    size: int | None
-    min_in_sync: int
-
-    @property
-    def preferred_leader(self) -> int:
-        return self.replicas[0]
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What is wrong with the partition, worst first."""
-        flags = {
-            "no leader": self.leader is None,
-            "below min ISR": len(self.in_sync) < min(self.min_in_sync, len(self.replicas)),
-            "under-replicated": len(self.in_sync) < len(self.replicas),
-            "leader not preferred": self.leader not in (None, self.preferred_leader),
-        }
-        return tuple(flag for flag, holds in flags.items() if holds)
-
-
-@dataclass(frozen=True)
-class Topic:
-    name: str
-    partitions: tuple[Partition, ...]
-    configs: Mapping[str, str]
-    """The configs that differ from the broker's defaults."""
-    min_in_sync: int
-
-    @property
-    def replication(self) -> int:
-        return max(len(partition.replicas) for partition in self.partitions)
-
-    @property
-    def records(self) -> int | None:
-        """Offsets between begin and end, which counts transaction markers and compacted gaps."""
-        if any(p.begin is None or p.end is None for p in self.partitions):
-            return None
-        return sum((p.end or 0) - (p.begin or 0) for p in self.partitions)
-
-    @property
-    def size(self) -> int | None:
-        if any(partition.size is None for partition in self.partitions):
-            return None
-        return sum(partition.size or 0 for partition in self.partitions)
 
 
 class Topics:
