@@ -20,10 +20,10 @@ def test_windows_lie_in_the_ranges_and_apart() -> None:
         assert 3900 <= sum(map(len, found)) <= 4000
         assert len(found) == 40
         for each in found:
-            (whole,) = [one for one in RANGES if one.place == each.place]
+            (whole,) = [one for one in RANGES if one.topic_partition == each.topic_partition]
             assert whole.start <= each.start < each.until <= whole.until
         for one, other in itertools.pairwise(found):
-            assert one.place != other.place or one.until <= other.start
+            assert one.topic_partition != other.topic_partition or one.until <= other.start
 
 
 def test_every_window_can_be_chosen() -> None:

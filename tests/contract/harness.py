@@ -227,7 +227,7 @@ def _tried(run: Run, batch: Batch) -> Written | None:
     reach("batch-planned", batch.id)
     if not left:
         return None
-    new = tuple(each for each in left if each.place not in state.positions)
+    new = tuple(each for each in left if each.topic_partition not in state.positions)
     written = write(run, batch, left, new)
     reach("batch-committed", batch.id)
     return written

@@ -193,5 +193,5 @@ def test_the_ends_of_a_topic_that_was_only_just_made(
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     for _ in range(8):
         topic = new_topic(partitions=60)
-        places = [(topic, number) for number in range(60)]
-        assert set(list_offsets(places, latest, stack.cluster.connection).values()) == {0}
+        partitions = [(topic, number) for number in range(60)]
+        assert set(list_offsets(partitions, latest, stack.cluster.connection).values()) == {0}

@@ -15,7 +15,8 @@ CONSUMERS = (
     Mutant(
         guarantee="A consumer takes no record of a partition that it does not own any more.",
         file="consumer/loop.py",
-        old="return place in self._owned and self._terms.get(place) == terms.get(place)",
+        old="return partition in self._owned and self._terms"
+        ".get(partition) == terms.get(partition)",
         new="return True",
         tests="consumer/test_going_back.py consumer/test_run.py -k 'back or rebalance'",
     ),

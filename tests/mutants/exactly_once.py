@@ -15,15 +15,15 @@ NO_GAP = (
     Mutant(
         guarantee="A position moves to the end of its range and no further.",
         file="core/ledger.py",
-        old="{each.place: each.until for each in done},",
-        new="{each.place: each.until + 1 for each in done},",
+        old="{each.topic_partition: each.until for each in done},",
+        new="{each.topic_partition: each.until + 1 for each in done},",
         tests="contract/test_commits.py -k 'sqlite or parquet'",
     ),
     Mutant(
         guarantee="Where a partition was begun is kept by later commits.",
         file="core/ledger.py",
-        old="{each.place: each.start for each in done} | dict(self.begun)",
-        new="dict(self.begun) | {each.place: each.start for each in done}",
+        old="{each.topic_partition: each.start for each in done} | dict(self.begun)",
+        new="dict(self.begun) | {each.topic_partition: each.start for each in done}",
         tests="contract/test_ledger.py -k 'sqlite or parquet'",
     ),
     Mutant(
@@ -99,14 +99,14 @@ NO_GAP = (
     Mutant(
         guarantee="A topic's group moves only from where the batch begins.",
         file="targets/kafka/ledger.py",
-        old="if all(at.get(each.place, each.start) == each.start for each in wanted):",
+        old="if all(at.get(each.topic_partition, each.start) == each.start for each in wanted):",
         new="if True:",
         tests="contract/test_commits.py -k kafka-narrow",
     ),
     Mutant(
         guarantee="Rows that a topic has already are not written to it again.",
         file="targets/kafka/ledger.py",
-        old="if all(at.get(each.place, -1) >= each.until for each in wanted):",
+        old="if all(at.get(each.topic_partition, -1) >= each.until for each in wanted):",
         new="if False:",
         tests="targets/test_kafka_attempts.py -k there_is_not_written_again",
     ),
@@ -230,7 +230,7 @@ ONE_TRANSACTION = (
     Mutant(
         guarantee="What no task has moved the ledger for, the driver moves.",
         file="targets/task_report.py",
-        old="return [each for each in left if each.place not in done]",
+        old="return [each for each in left if each.topic_partition not in done]",
         new="return []",
         tests="contract/test_commits.py -k postgres-partition",
     ),

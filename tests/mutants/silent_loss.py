@@ -36,8 +36,8 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A checkpoint that is ahead of the ledger is not gone on with.",
         file="core/start.py",
-        old="return all(begins[place] <= at <= ends[place] for place, at in reached.items())",
-        new="return all(at <= ends[place] for place, at in reached.items())",
+        old="all(begins[partition] <= at <= ends[partition] for partition, at in reached.items())",
+        new="all(at <= ends[partition] for partition, at in reached.items())",
         tests="core/test_start.py core/test_start_properties.py",
     ),
     Mutant(
@@ -57,7 +57,7 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A consumer that finds records gone says so.",
         file="consumer/loop.py",
-        old="            self._check_range(place, message.offset(), error)\n",
+        old="            self._check_range(partition, message.offset(), error)\n",
         new="            pass\n",
         tests="consumer/test_run.py -k retention",
     ),

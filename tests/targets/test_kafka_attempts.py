@@ -106,8 +106,8 @@ class Flow:
         return found
 
     def end(self, level: IsolationLevel) -> int:
-        place = self.out, 0
-        return list_offsets([place], OffsetSpec.latest(), self.connection, level)[place]  # type: ignore[no-untyped-call]
+        partition = self.out, 0
+        return list_offsets([partition], OffsetSpec.latest(), self.connection, level)[partition]  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
@@ -270,14 +270,14 @@ def test_lanes_skip_and_write_a_batch_by_their_own_offsets(flow: Callable[..., F
 
     with pytest.raises(LostRangeError):
         target.write(claim, made.batch(tasks=[[rows[0]], _Given(refuse)]))
-    place = made.source, 0
+    partition = made.source, 0
     found = made.state()
-    assert (found.positions, found.furthest) == ({place: 0}, {place: ROWS})
-    assert found.begun == {place: 0}
+    assert (found.positions, found.furthest) == ({partition: 0}, {partition: ROWS})
+    assert found.begun == {partition: 0}
     assert target.write(claim, made.batch(tasks=[[each] for each in rows])).rows == 10
     assert len(made.values()) == 20
     found = made.state()
-    assert (found.positions, found.furthest) == ({place: ROWS}, None)
+    assert (found.positions, found.furthest) == ({partition: ROWS}, None)
 
 
 def test_another_number_of_lanes_is_refused_and_so_is_another_strategy(
@@ -324,10 +324,10 @@ def test_the_ledger_keeps_what_a_later_start_asks_for(
     target.write(claim, made.batch(made.range(3, 10), tasks=tasks))
     target.amend(claim, Lose((made.range(10, 20),), "gone"))
     target.amend(claim, Remember("second", {}))
-    place = made.source, 0
+    partition = made.source, 0
     assert made.state() == LedgerState(
-        positions={place: 20},
-        begun={place: 3},
+        positions={partition: 20},
+        begun={partition: 3},
         run=claim.run,
         topic_ids={made.source: "an id"},
         checkpoint_id="second",

@@ -114,6 +114,6 @@ def _result(
 
 def _within(scope: Scope, topic: str, partition: int, offset: int) -> bool:
     def lies(each: Range) -> bool:
-        return each.place == (topic, partition) and each.start <= offset < each.until
+        return each.topic_partition == (topic, partition) and each.start <= offset < each.until
 
     return any(map(lies, scope.ranges))

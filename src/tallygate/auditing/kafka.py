@@ -149,20 +149,23 @@ def topic_evidence(
         raise LedgerError(f"there is no topic {sink.topic!r} any more.")
     letters = sink.dead_letters or f"{pipeline}.dead-letters"
     read = (sink.topic, letters)
-    places = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
+    partitions = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
     for _ in range(ATTEMPTS):
         first, later, ends = moment(
-            groups, places, target, stand_in=stand_in, timeout=settings.timeout
+            groups, partitions, target, stand_in=stand_in, timeout=settings.timeout
         )
         if (narrow and sink.coordinates) or is_still(first, later):
             break
-    own = [place for place in places if place[0] == sink.topic]
-    earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
-    ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in own)
+    own = [partition for partition in partitions if partition[0] == sink.topic]
+    earliest = list_offsets(partitions, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
+    ranges = tuple(
+        Range(*partition, min(earliest[partition], ends[partition]), ends[partition])
+        for partition in own
+    )
     kept = _letters(letters, pipeline, target) if letters in numbers else []
     claims = replace(
         claims_of(first, later, [origin(letter.record) for letter in kept]),
-        forgotten=sum(earliest[place] for place in places if place not in own),
+        forgotten=sum(earliest[partition] for partition in partitions if partition not in own),
     )
     policy = topics.effective_configs(sink.topic)
     yield TopicEvidence(

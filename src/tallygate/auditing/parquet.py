@@ -80,8 +80,8 @@ def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, i
     state = entries[-1].state
     return Claims(
         {
-            place: Range(*place, state.begun.get(place, until), until)
-            for place, until in state.positions.items()
+            partition: Range(*partition, state.begun.get(partition, until), until)
+            for partition, until in state.positions.items()
         },
         tuple(each.range for each in state.lost),
         letters,

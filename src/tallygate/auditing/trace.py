@@ -129,8 +129,8 @@ def trace(
     pipeline = loaded(pipeline)
     record = None if at is None else _coordinates(at, pipeline)
     with _Tracing.opened(opened(pipeline, "trace", settings, spark)) as tracing:
-        places = tracing.places(where or "") if record is None else [record]
-        return [tracing.record(each) for each in places]
+        found = tracing.find(where or "") if record is None else [record]
+        return [tracing.record(each) for each in found]
 
 
 def _coordinates(at: str | Coordinates | tuple[int, int], pipeline: Pipeline) -> Coordinates:
@@ -173,7 +173,7 @@ class _Tracing:
         ):
             yield cls(source, evidence, Noted(folder))
 
-    def places(self, where: str) -> list[Coordinates]:
+    def find(self, where: str) -> list[Coordinates]:
         rows = _readable(self._evidence.rows())
         if not set(COORDINATES) <= set(rows.columns):
             raise ConfigError(
@@ -245,7 +245,8 @@ def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | No
         return "before", None
     commit = next((c for c in claims.history if c.covers((topic, partition), offset)), None)
     gone = (
-        lost.place == claimed.place and lost.start <= offset < lost.until for lost in claims.lost
+        lost.topic_partition == claimed.topic_partition and lost.start <= offset < lost.until
+        for lost in claims.lost
     )
     return ("lost" if any(gone) else None), commit
 

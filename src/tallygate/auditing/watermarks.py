@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 
 from tallygate.auditing.recompute import Noted, Source
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.quoting import backticked
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import read_plan
@@ -39,7 +39,7 @@ END = "window_end"
 class Watermarks:
     """The watermarks of the batches that led to what the ledger claims, by where they end."""
 
-    ends: tuple[tuple[Mapping[Place, int], int], ...]
+    ends: tuple[tuple[Mapping[TopicPartition, int], int], ...]
     """From the oldest on: up to where a batch goes, and its watermark."""
     done: int
     """The watermark of the last batch that is done."""
@@ -59,10 +59,12 @@ class Watermarks:
         return rows.where(~((ends > low) & (ends <= high)))
 
 
-def watermarks_at(checkpoint: Checkpoint, claimed: Mapping[Place, Range]) -> Watermarks | None:
+def watermarks_at(
+    checkpoint: Checkpoint, claimed: Mapping[TopicPartition, Range]
+) -> Watermarks | None:
     """None if the log does not reach to where the ledger is."""
-    positions = {place: each.until for place, each in claimed.items()}
-    ends: list[tuple[Mapping[Place, int], int]] = []
+    positions = {partition: each.until for partition, each in claimed.items()}
+    ends: list[tuple[Mapping[TopicPartition, int], int]] = []
     done = begun = None
     for batch in checkpoint.batches:
         end, at = checkpoint.end(batch), checkpoint.watermark(batch)

@@ -224,6 +224,8 @@ class _Window:
         table.add_column("partition")
         table.add_column("next offset", justify="right")
         table.add_column("lag", justify="right")
-        for place, at in sorted(progress.positions.items()):
-            table.add_row(f"{place[0]}/{place[1]}", f"{at:,}", f"{progress.lag.get(place, 0):,}")
+        for partition, at in sorted(progress.positions.items()):
+            table.add_row(
+                f"{partition[0]}/{partition[1]}", f"{at:,}", f"{progress.lag.get(partition, 0):,}"
+            )
         return table

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as Offset
 
 from tallygate.consumer.dedup import Dedup
 from tallygate.consumer.deliveries import AtLeastOnce, AtMostOnce, AutoCommit
@@ -24,7 +25,7 @@ from tallygate.consumer.delivery import Delivery, Handler, UnknownOutcomeError, 
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
 from tallygate.consumer.retry import Retry
-from tallygate.core.offsets import Place
+from tallygate.core.offsets import TopicPartition
 from tallygate.core.record import Record
 from tallygate.errors import HandlerError, LostRangeError
 from tallygate.kafka import clients
@@ -79,14 +80,14 @@ class Loop:
         self._stop, self._batch_size = stop, batch_size
         self._retry, self._connection = retry, connection
         self._summary = ConsumeSummary()
-        self._owned: set[Place] = set()
-        self._at_end: set[Place] = set()
-        self._terms: dict[Place, int] = {}
-        """How often we began to read each place: what we hold of it from before is stale."""
-        self._delayed: dict[Place, int] = {}
+        self._owned: set[TopicPartition] = set()
+        self._at_end: set[TopicPartition] = set()
+        self._terms: dict[TopicPartition, int] = {}
+        """How often we began to read each partition: what we hold of it from before is stale."""
+        self._delayed: dict[TopicPartition, int] = {}
         self._pending: list[Message] = []
         self._idling = False
-        self._first_ends: dict[Place, int] | None = None
+        self._first_ends: dict[TopicPartition, int] | None = None
         self._look_again = 0.0
         self._consumer: Consumer
         self._delivery: Delivery
@@ -159,29 +160,35 @@ class Loop:
             return False  # not a member yet
         if not self._owned <= self._at_end or time.monotonic() < self._look_again:
             return False
-        others = {place: end for place, end in self._ends().items() if place not in self._owned}
+        others = {
+            partition: end
+            for partition, end in self._ends().items()
+            if partition not in self._owned
+        }
         saved = self._at_last(lambda: self._delivery.positions(others))
         self._look_again = time.monotonic() + 0.5
-        return all(saved.get(place, 0) >= end for place, end in others.items())
+        return all(saved.get(partition, 0) >= end for partition, end in others.items())
 
-    def _ends(self) -> dict[Place, int]:
+    def _ends(self) -> dict[TopicPartition, int]:
         """The end of each partition, as it was when first asked for; empty ones are left out."""
         if self._first_ends is None:
             topics = self._consumer.list_topics(timeout=30).topics
-            places = [(t, n) for t in self._topics for n in topics[t].partitions]
-            marks = {place: self._watermarks(place) for place in places}
-            self._first_ends = {place: high for place, (low, high) in marks.items() if high > low}
+            partitions = [(t, n) for t in self._topics for n in topics[t].partitions]
+            marks = {partition: self._watermarks(partition) for partition in partitions}
+            self._first_ends = {
+                partition: high for partition, (low, high) in marks.items() if high > low
+            }
         return self._first_ends
 
     def _is_record(self, message: Message) -> bool:
-        error, place = message.error(), (message.topic() or "", message.partition() or 0)
+        error, partition = message.error(), (message.topic() or "", message.partition() or 0)
         if error is None:
-            self._at_end.discard(place)
-            return place in self._owned
+            self._at_end.discard(partition)
+            return partition in self._owned
         if error.code() == KafkaError._PARTITION_EOF:
-            self._at_end.add(place)
+            self._at_end.add(partition)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._check_range(place, message.offset(), error)
+            self._check_range(partition, message.offset(), error)
         elif error.fatal() or error.code() in _NOT_PERMITTED:
             raise clients.translate(error, self._connection, f"consuming as {self._group!r}")
         return False
@@ -220,11 +227,11 @@ class Loop:
             elif self._divert(records[0], error):
                 records = records[1:]
 
-    def _is_ours(self, record: Record, terms: Mapping[Place, int]) -> bool:
+    def _is_ours(self, record: Record, terms: Mapping[TopicPartition, int]) -> bool:
         """Whether the partition is owned, and read on since the record was. One that was lost and
         came back, or whose saved position went back, is read again from there."""
-        place = (record.topic, record.partition)
-        return place in self._owned and self._terms.get(place) == terms.get(place)
+        partition = (record.topic, record.partition)
+        return partition in self._owned and self._terms.get(partition) == terms.get(partition)
 
     def _divert(self, record: Record, error: Exception) -> bool:
         """Write a record that failed for good elsewhere; False if the store did not answer."""
@@ -233,7 +240,7 @@ class Loop:
                 f"{record.where} failed {self._retry.tries} times: {type(error).__name__}: {error}"
             ) from error
         instead = self._retry.next_stop(record, self._group, error, int(time.time() * 1000))
-        self._at_end = {place for place in self._at_end if place[0] != instead.topic}
+        self._at_end = {partition for partition in self._at_end if partition[0] != instead.topic}
         try:
             self._delivery.divert(record, instead)
         except UnknownOutcomeError:
@@ -254,7 +261,7 @@ class Loop:
             return [r for r in records if r.offset >= at.get((r.topic, r.partition), 0)]
         return []
 
-    def _follow(self, records: Sequence[Record], at: Mapping[Place, int]) -> None:
+    def _follow(self, records: Sequence[Record], at: Mapping[TopicPartition, int]) -> None:
         """Read on from where the store is, where that is not among the records that we hold.
 
         It is ahead of them if another consumer went further. It is before them if it went back, as
@@ -262,30 +269,30 @@ class Loop:
         and to go on with what we hold would leave a gap.
         """
         firsts = {(r.topic, r.partition): r.offset for r in reversed(records)}
-        for place, end in ends(records).items():
-            if place not in self._owned:
+        for partition, end in ends(records).items():
+            if partition not in self._owned:
                 continue
-            if place not in at and self._delivery.keeps_work:
+            if partition not in at and self._delivery.keeps_work:
                 raise LostRangeError(
-                    f"the store has no position of group {self._group!r} in {place[0]}/{place[1]} "
-                    "any more: somebody removed it, or the store is one from before the group "
-                    "began. Check what it has of the work before you start again."
+                    f"the store has no position of group {self._group!r} in {_named(partition)} "
+                    "any more: it was removed, or the store was restored from a time before the "
+                    "group began. Check what it has of the work before you start again."
                 )
-            before = self._delivery.keeps_work and at[place] < firsts[place]
-            if before or at.get(place, 0) > end:
-                self._read_from(place, at[place])
+            before = self._delivery.keeps_work and at[partition] < firsts[partition]
+            if before or at.get(partition, 0) > end:
+                self._read_from(partition, at[partition])
 
-    def _read_from(self, place: Place, offset: int) -> None:
-        self._terms[place] += 1
-        self._at_end.discard(place)
-        self._pending = [m for m in self._pending if (m.topic(), m.partition()) != place]
-        self._consumer.seek(TopicPartition(*place, offset))
+    def _read_from(self, partition: TopicPartition, offset: int) -> None:
+        self._terms[partition] += 1
+        self._at_end.discard(partition)
+        self._pending = [m for m in self._pending if (m.topic(), m.partition()) != partition]
+        self._consumer.seek(Offset(*partition, offset))
 
     def _idle(self, seconds: float) -> None:
         """Wait without leaving the group: everything paused, polling on."""
         until = time.monotonic() + seconds
         self._idling = True
-        self._consumer.pause(_partitions(self._owned))
+        self._consumer.pause(_offsets(self._owned))
         try:
             while time.monotonic() < until and not self._stop.is_set():
                 message = self._consumer.poll(min(0.1, seconds))
@@ -293,7 +300,7 @@ class Loop:
                     self._pending.append(message)
         finally:
             self._idling = False
-            self._consumer.resume(_partitions(self._owned - set(self._delayed)))
+            self._consumer.resume(_offsets(self._owned - set(self._delayed)))
 
     # Retry topics
 
@@ -302,54 +309,56 @@ class Loop:
         now = int(time.time() * 1000)
         ready = []
         for record in records:
-            place = (record.topic, record.partition)
+            partition = (record.topic, record.partition)
             due = int(record.header("tallygate.not-before") or b"0")
-            if place in self._delayed:
+            if partition in self._delayed:
                 continue
             if due > now and record.topic not in self._topics:
-                self._delayed[place] = due
-                self._consumer.pause(_partitions([place]))
-                self._consumer.seek(TopicPartition(*place, record.offset))
+                self._delayed[partition] = due
+                self._consumer.pause(_offsets([partition]))
+                self._consumer.seek(Offset(*partition, record.offset))
             else:
                 ready.append(record)
         return ready
 
     def _resume_due(self) -> None:
         now = int(time.time() * 1000)
-        for place in [place for place, due in self._delayed.items() if due <= now]:
-            del self._delayed[place]
-            self._consumer.resume(_partitions([place]))
+        for partition in [partition for partition, due in self._delayed.items() if due <= now]:
+            del self._delayed[partition]
+            self._consumer.resume(_offsets([partition]))
 
     # Assignment
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, given: list[Offset]) -> None:
         """Begin where the store says; without a word from it, where `start` says."""
-        places = [(tp.topic, tp.partition) for tp in partitions]
+        partitions = [(tp.topic, tp.partition) for tp in given]
         self._summary.rebalances += 1
-        known = self._at_last(lambda: self._delivery.positions(places))
-        for place in places:
-            low, high = self._watermarks(place)
-            if place not in known:
+        known = self._at_last(lambda: self._delivery.positions(partitions))
+        for partition in partitions:
+            low, high = self._watermarks(partition)
+            if partition not in known:
                 first = low if self._start == "earliest" else high
-                known[place] = self._at_last(partial(self._delivery.begin, place, first))
-            elif not low <= known[place] <= high:
-                self._refuse_range(place, known[place], low, high)
-        consumer.incremental_assign([TopicPartition(*place, known[place]) for place in places])
-        self._owned |= set(places)
-        for place in places:
-            self._terms[place] = self._terms.get(place, 0) + 1
+                known[partition] = self._at_last(partial(self._delivery.begin, partition, first))
+            elif not low <= known[partition] <= high:
+                self._refuse_range(partition, known[partition], low, high)
+        consumer.incremental_assign(
+            [Offset(*partition, known[partition]) for partition in partitions]
+        )
+        self._owned |= set(partitions)
+        for partition in partitions:
+            self._terms[partition] = self._terms.get(partition, 0) + 1
         if self._idling:
-            consumer.pause(_partitions(places))
+            consumer.pause(_offsets(partitions))
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _revoked(self, consumer: Consumer, taken: list[Offset]) -> None:
         """Let go. What was done is saved already, batch by batch; what was not is forgotten."""
-        gone = {(tp.topic, tp.partition) for tp in partitions}
+        gone = {(tp.topic, tp.partition) for tp in taken}
         self._owned -= gone
         self._at_end -= gone
-        for place in gone:
-            self._delayed.pop(place, None)
+        for partition in gone:
+            self._delayed.pop(partition, None)
         self._pending = [m for m in self._pending if (m.topic(), m.partition()) not in gone]
-        consumer.incremental_unassign(partitions)
+        consumer.incremental_unassign(taken)
 
     def _at_last(self, ask: Callable[[], T]) -> T:
         """The store may be away just now; an assignment waits for it."""
@@ -361,28 +370,30 @@ class Loop:
                     raise HandlerError(f"stopped while the store was away: {error}") from error
                 time.sleep(0.5)
 
-    def _watermarks(self, place: Place) -> tuple[int, int]:
-        return clients.ends(self._consumer, place, self._connection, timeout=30)
+    def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        return clients.ends(self._consumer, partition, self._connection, timeout=30)
 
-    def _check_range(self, place: Place, offset: int | None, error: KafkaError) -> None:
-        """Raise if records are lost; else the refusal was an old one, as of a leader that did not
-        show all that it has yet. After one, librdkafka neither fetches a place nor seeks in it, so
-        it is assigned anew."""
-        if place not in self._owned:
+    def _check_range(
+        self, partition: TopicPartition, offset: int | None, error: KafkaError
+    ) -> None:
+        """Raise if records are lost. Otherwise the refusal is out of date: a new leader did not yet
+        show all that it has. After a refusal librdkafka neither fetches a partition nor seeks in
+        it, so it is assigned again."""
+        if partition not in self._owned:
             return
         if offset is None or "truncation" in error.str():
             raise LostRangeError(
-                f"{place[0]}/{place[1]} was cut off before where group {self._group!r} stands: "
+                f"{_named(partition)} was cut off before where group {self._group!r} stands: "
                 f"{error.str()} If that is right, move it: {self._delivery.moved_by}."
             )
-        low, high = self._watermarks(place)
+        low, high = self._watermarks(partition)
         if not low <= offset <= high:
-            self._refuse_range(place, offset, low, high)
-        self._consumer.incremental_unassign(_partitions([place]))
-        self._consumer.incremental_assign([TopicPartition(*place, offset)])
+            self._refuse_range(partition, offset, low, high)
+        self._consumer.incremental_unassign(_offsets([partition]))
+        self._consumer.incremental_assign([Offset(*partition, offset)])
 
-    def _refuse_range(self, place: Place, offset: int, low: int, high: int) -> None:
-        where = f"{place[0]}/{place[1]}"
+    def _refuse_range(self, partition: TopicPartition, offset: int, low: int, high: int) -> None:
+        where = _named(partition)
         if offset < low:
             raise LostRangeError(
                 f"{low - offset} records of {where} that group {self._group!r} has not read are "
@@ -395,5 +406,9 @@ class Loop:
         )
 
 
-def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
-    return [TopicPartition(topic, number) for topic, number in places]
+def _named(partition: TopicPartition) -> str:
+    return f"{partition[0]}/{partition[1]}"
+
+
+def _offsets(partitions: Iterable[TopicPartition]) -> list[Offset]:
+    return [Offset(topic, number) for topic, number in partitions]

@@ -160,8 +160,8 @@ class Decoder:
             except (InputError, ValueError, ArithmeticError, RecursionError) as error:
                 unfit.append(Unfit(index, str(error) or type(error).__name__))
         columns = [
-            pa.array([row[place] for row in rows], type_)
-            for place, type_ in enumerate(self.fields.types)
+            pa.array([row[number] for row in rows], type_)
+            for number, type_ in enumerate(self.fields.types)
         ]
         return columns, unfit
 

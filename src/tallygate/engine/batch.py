@@ -114,7 +114,7 @@ class BatchEngine:
         reach("batch-planned", batch)
         if not left:
             return self._skipped(frame)
-        new = tuple(each for each in left if each.place not in state.positions)
+        new = tuple(each for each in left if each.topic_partition not in state.positions)
         given = self.reader.input(frame, ranges, left)
         with steps_heard():
             return self.target.write(
@@ -135,7 +135,7 @@ class BatchEngine:
     def _record(
         self, batch: int, ranges: Sequence[Range], written: Written, started: float
     ) -> None:
-        positions = {each.place: each.until for each in ranges}
+        positions = {each.topic_partition: each.until for each in ranges}
         if self.mirror is not None:
             self.mirror({at: end for at, end in positions.items() if is_topic(at[0])})
         records = count(ranges)

@@ -50,10 +50,10 @@ class Lateness:
         found = pc.indices_nonzero(pc.fill_null(late, False)).to_pylist()
         if not found:
             return []
-        places = {place: index for index, place in enumerate(_places(raw, "topic", ""))}
-        chosen = list(_places(fit, "_topic", "_"))
+        indices = {at: index for index, at in enumerate(_coordinates(raw, "topic", ""))}
+        chosen = list(_coordinates(fit, "_topic", "_"))
         return [
-            letter_of(raw, places[chosen[index]], self._cause(times[index].as_py(), mark))
+            letter_of(raw, indices[chosen[index]], self._cause(times[index].as_py(), mark))
             for index in found
         ]
 
@@ -121,7 +121,7 @@ def _property() -> str | None:
     return None if task is None else task.getLocalProperty(WATERMARK)
 
 
-def _places(block: pa.RecordBatch, topic: str, prefix: str) -> Iterator[tuple[str, int, int]]:
+def _coordinates(block: pa.RecordBatch, topic: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     columns = (topic, f"{prefix}partition", f"{prefix}offset")
     yield from zip(*(block.column(name).to_pylist() for name in columns), strict=True)
 

@@ -93,13 +93,13 @@ def consumer(connection: Connection, **properties: Any) -> Consumer:
 
 
 def ends(
-    client: Consumer, place: tuple[str, int], connection: Connection, timeout: float
+    client: Consumer, partition: tuple[str, int], connection: Connection, timeout: float
 ) -> tuple[int, int]:
     """Where a partition begins and ends."""
 
     def asked() -> tuple[int, int] | None:
         try:
-            return client.get_watermark_offsets(TopicPartition(*place), timeout=timeout)
+            return client.get_watermark_offsets(TopicPartition(*partition), timeout=timeout)
         except KafkaException as error:
             code = error.args[0].code()
             gone = code == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -108,8 +108,8 @@ def ends(
             return None
 
     deadline = time.monotonic() + timeout
-    with explained(connection, f"asking for the ends of {place[0]}/{place[1]}"):
-        said = f"nobody says where {place[0]}/{place[1]} begins and ends."
+    with explained(connection, f"asking for the ends of {partition[0]}/{partition[1]}"):
+        said = f"nobody says where {partition[0]}/{partition[1]} begins and ends."
         found = wait_until(asked, 2 * timeout, said, error=UnreachableError)
     assert found is not None
     return found

@@ -264,10 +264,10 @@ class _Loader:
 
     def _ends(self) -> dict[int, int]:
         """The end of each partition, open transactions included."""
-        places = [(self.what.topic, number) for number in range(self.partitions)]
+        partitions = [(self.what.topic, number) for number in range(self.partitions)]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        ends = list_offsets(places, latest, self.connection)
-        return {number: ends[topic, number] for topic, number in places}
+        ends = list_offsets(partitions, latest, self.connection)
+        return {number: ends[topic, number] for topic, number in partitions}
 
 
 class _Plain(_Loader):

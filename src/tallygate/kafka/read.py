@@ -217,19 +217,19 @@ def _ends(what: Reading, partitions: list[tuple[str, int]], connection: Connecti
     with suppress(TimeoutError):
         wait_until(lambda: is_settled(ends, connection), MOMENT, "still open", error=TimeoutError)
     seen = _stable(ends, connection)
-    return {place: min(end, seen[place]) for place, end in ends.items()}
+    return {partition: min(end, seen[partition]) for partition, end in ends.items()}
 
 
 def is_settled(ends: Ends, connection: Connection) -> bool:
     """Whether no transaction is open before those ends."""
     seen = _stable(ends, connection)
-    return all(seen[place] >= end for place, end in ends.items())
+    return all(seen[partition] >= end for partition, end in ends.items())
 
 
-def _stable(places: Collection[tuple[str, int]], connection: Connection) -> Ends:
+def _stable(partitions: Collection[tuple[str, int]], connection: Connection) -> Ends:
     """The last stable offset of each partition: where the first open transaction begins."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    return list_offsets(list(places), latest, connection, IsolationLevel.READ_COMMITTED)
+    return list_offsets(list(partitions), latest, connection, IsolationLevel.READ_COMMITTED)
 
 
 def list_offsets(

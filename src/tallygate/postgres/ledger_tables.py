@@ -235,7 +235,7 @@ def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
             "(pipeline, topic, partition, from_offset, until_offset, reason) "
             "VALUES ($1, $2, $3, $4, $5, $6)",
             claim.pipeline,
-            *each.range.place,
+            *each.range.topic_partition,
             each.range.start,
             each.range.until,
             each.reason,

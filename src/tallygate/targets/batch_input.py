@@ -97,7 +97,7 @@ class FetchedInput:
             for block in numbers:
                 for number in block.column("id").to_pylist():
                     given = fetch(shares[number], connection, headers=headers)
-                    held = {each.place for each in shares[number]}
+                    held = {each.topic_partition for each in shares[number]}
                     yield performed(task, Blocks(plan, given, held))
 
         numbers = self.spark.range(0, len(shares), 1, len(shares)).toDF("id")

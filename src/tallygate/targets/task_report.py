@@ -165,7 +165,7 @@ def steps_heard() -> Iterator[None]:
 def unmoved(left: Iterable[Range], reports: Iterable[TaskReport]) -> list[Range]:
     """What no task has moved the ledger for: it gave no rows, and the driver moves it."""
     done = {partition for report in reports for partition in report.partitions}
-    return [each for each in left if each.place not in done]
+    return [each for each in left if each.topic_partition not in done]
 
 
 def slowest(reports: Iterable[TaskReport]) -> dict[str, float]:

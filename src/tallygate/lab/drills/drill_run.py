@@ -235,9 +235,9 @@ class Scene:
 
     def _ends(self) -> dict[int, int] | None:
         """Where each partition of the topic ends; None while no broker says so."""
-        places = [(self.topic, number) for number in self.workload.partitions]
+        partitions = [(self.topic, number) for number in self.workload.partitions]
         with suppress(TallygateError, KafkaException):
-            found = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
+            found = list_offsets(partitions, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
             return {number: end for (_, number), end in found.items()}
         return None
 

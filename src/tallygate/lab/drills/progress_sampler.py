@@ -72,10 +72,10 @@ class GroupPositions:
 
     def __init__(self, connection: Connection, group: str, topic: str, partitions: int) -> None:
         self._consumer = clients.consumer(connection, group_id=group)
-        self._places = [TopicPartition(topic, number) for number in range(partitions)]
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
 
     def read(self) -> dict[int, int]:
-        found = self._consumer.committed(self._places, timeout=5)
+        found = self._consumer.committed(self._partitions, timeout=5)
         return {each.partition: max(0, each.offset) for each in found}
 
     def close(self) -> None:

@@ -158,8 +158,8 @@ class DatabaseProxy(Proxy):
 
     def __init__(self, dsn: str) -> None:
         parts = conninfo_to_dict(dsn)
-        place = str(parts["host"]), int(str(parts["port"]))
-        super().__init__(lambda: place)
+        address = str(parts["host"]), int(str(parts["port"]))
+        super().__init__(lambda: address)
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self.port)
 
 

@@ -118,12 +118,15 @@ class PipelineGroups:
     def lose(self, claim: Claim, remembered: Remember, change: Lose) -> None:
         """Go on after lost ranges. Each reaches to where the furthest lane is."""
         (self.state() or LedgerState()).moved(change.ranges)  # raises if the ledger is elsewhere
-        ranges = {each.place: each for each in change.ranges}
+        ranges = {each.topic_partition: each for each in change.ranges}
         for part in self._parts(claim, remembered, ranges):
 
             def past(positions: Positions, part: _Part = part) -> list[Offset]:
                 lost = [ranges[partition] for partition in part.partitions]
-                return [self._past(part.ledger, each, positions.get(each.place)) for each in lost]
+                return [
+                    self._past(part.ledger, each, positions.get(each.topic_partition))
+                    for each in lost
+                ]
 
             self._commit(part, past, "moving past a lost range")
 
@@ -135,7 +138,7 @@ class PipelineGroups:
         mark = ledger.next_mark(lost, position)
         given_up = dict.fromkeys((*mark.lost, (lost.start, lost.until)))
         mark = replace(mark, lost=tuple(given_up)[-LOST_KEPT:])
-        return ledger.offset(lost.place, lost.until, mark)
+        return ledger.offset(lost.topic_partition, lost.until, mark)
 
     def _parts(
         self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]

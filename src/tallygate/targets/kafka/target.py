@@ -225,11 +225,11 @@ class KafkaTarget(Target):
     def _begin_lanes(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> None:
         """Write down in every lane where its partitions begin, before any lane moves: otherwise
         a lane that has not written yet would be overlooked when the others are asked."""
-        new = {each.place for each in batch.left} - self._begun
+        new = {each.topic_partition for each in batch.left} - self._begun
         if not new:
             return
         for lane, held in enumerate(groups.positions()):
-            starts = [each for each in batch.left if each.place in new - held.keys()]
+            starts = [each for each in batch.left if each.topic_partition in new - held.keys()]
             if starts:
                 writer.begin(writer.ledgers[lane], self._names.lane_id(lane), starts)
         self._begun |= new

@@ -91,7 +91,7 @@ class BatchWriter:
         # when others of its topic are is one that was added, and begins at 0.
         new = [each for each in batch.new if each.start]
         if new:
-            first = min(each.place for each in new)
+            first = min(each.topic_partition for each in new)
             self.begin(self.ledgers[0], self._names.partition_id(first), new)
         reports = batch.input.run(self.commit_partition, one_partition=True)
         with unanswered_again():
@@ -113,7 +113,7 @@ class BatchWriter:
         with unanswered_again():
             commit_offsets(
                 ledger,
-                [each.place for each in starts],
+                [each.topic_partition for each in starts],
                 begun,
                 connection=self.connection,
                 transactional_id=transactional_id,
@@ -144,7 +144,7 @@ class BatchWriter:
             self._commit(transfer)
 
     def _commit_range(self, wanted: Range, **given: Any) -> None:
-        name = self._names.partition_id(wanted.place)
+        name = self._names.partition_id(wanted.topic_partition)
         self._commit(
             _Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
         )
@@ -275,7 +275,9 @@ class _Transfer:
     """Where the group was before."""
 
     def is_due(self, consumer: Consumer) -> bool:
-        self.positions = self.ledger.positions(consumer, [each.place for each in self.wanted])
+        self.positions = self.ledger.positions(
+            consumer, [each.topic_partition for each in self.wanted]
+        )
         return self.ledger.is_due(self.wanted, self.positions)
 
     def offsets(self) -> list[Offset]:

@@ -146,8 +146,8 @@ def _together(group: Sequence[LedgerEntry]) -> LedgerEntry:
     """The last entry of a group, which stands for all of it."""
     ranges: dict[TopicPartition, Range] = {}
     for each in (each for entry in group for each in entry.ranges):
-        known = ranges.get(each.place, each)
-        ranges[each.place] = replace(each, start=known.start)
+        known = ranges.get(each.topic_partition, each)
+        ranges[each.topic_partition] = replace(each, start=known.start)
     batches = [entry.batch for entry in group if entry.batch is not None]
     return replace(
         group[-1],

@@ -209,8 +209,8 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
 
 def _retire(scene: Scene, held: dict[int, int]) -> dict[int, tuple[int, int]]:
     """Remove what is there now, as retention does; returns for each partition what is lost."""
-    places = [(scene.topic, number) for number in held]
-    ends = list_offsets(places, OffsetSpec.latest(), scene.connection)  # type: ignore[no-untyped-call]
+    partitions = [(scene.topic, number) for number in held]
+    ends = list_offsets(partitions, OffsetSpec.latest(), scene.connection)  # type: ignore[no-untyped-call]
     cut = [TopicPartition(topic, number, offset) for (topic, number), offset in ends.items()]
     admin = clients.admin(scene.connection)
     for future in admin.delete_records(cut).values():
