@@ -257,7 +257,9 @@ def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:
         found = audited(flow)
         verdicts.append((found.verdict, found.rows))
 
-    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=check)
+    flow.pipeline().run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=check
+    )
     assert [verdict for verdict, _ in verdicts] == [Verdict.VALID] * 3
     assert [rows for _, rows in verdicts] == [100, 200, 300]
 

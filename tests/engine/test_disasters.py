@@ -190,7 +190,7 @@ def test_a_topic_is_made_anew_while_running(flow: Flow, monkeypatch: pytest.Monk
 
     pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
     with pytest.raises(LostRangeError, match="was deleted and made anew"):
-        pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=anew)
+        pipeline.run(until="available", settings=flow.settings, spark=flow.spark, on_progress=anew)
     assert flow.rows() == list(range(30))
 
 
@@ -287,7 +287,7 @@ def test_partitions_added_while_running(flow: Flow) -> None:
             request_stop(flow.name, flow.settings)
 
     flow.pipeline(source=Kafka(flow.name, schema=SCHEMA)).run(
-        settings=flow.settings, spark=flow.spark, told=grow
+        settings=flow.settings, spark=flow.spark, on_progress=grow
     )
     assert seen == set(range(5))
     flow.check()
@@ -324,8 +324,8 @@ def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
         _stop_after(flow, drop)
 
 
-def _stop_after(flow: Flow, told: Callable[[Progress], None]) -> None:
-    flow.pipeline().run(settings=flow.settings, spark=flow.spark, told=told)
+def _stop_after(flow: Flow, on_progress: Callable[[Progress], None]) -> None:
+    flow.pipeline().run(settings=flow.settings, spark=flow.spark, on_progress=on_progress)
 
 
 def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
@@ -338,7 +338,9 @@ def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
             flow.stack.postgres.start()
             restarted.append(progress.batch)
 
-    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=restart)
+    flow.pipeline().run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=restart
+    )
     assert restarted == [0]
     flow.check()
 
@@ -357,7 +359,7 @@ def test_a_connection_cut_during_commit(
 
     sink = Postgres(flow.name, dsn=proxy.dsn, driver_rows=driver_rows)
     flow.pipeline(sink=sink).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=arm
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=arm
     )
     assert proxy.cut == 1
     flow.check()

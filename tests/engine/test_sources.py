@@ -222,7 +222,7 @@ def test_rows_by_rate_into_a_view(flow: Flow) -> None:
         if progress.written.rows:
             request_stop(flow.name, flow.settings)
 
-    pipeline.run(settings=flow.settings, spark=flow.spark, told=stop)
+    pipeline.run(settings=flow.settings, spark=flow.spark, on_progress=stop)
     values = [row.value for row in flow.spark.sql(f"SELECT value FROM {flow.name}").collect()]
     assert values
     assert sorted(values) == list(range(len(values)))

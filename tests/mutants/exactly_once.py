@@ -223,7 +223,8 @@ ONE_TRANSACTION = (
     Mutant(
         guarantee="A broken connection in a commit is an unknown outcome, and the ledger is asked.",
         file="targets/postgres/rows.py",
-        old="        if is_lost(error):\n            raise Retry(str(error)) from error\n",
+        old="        if is_lost(error):\n"
+        "            raise UnknownOutcomeError(str(error)) from error\n",
         new="",
         tests="contract/test_lost_answers.py",
     ),

@@ -19,7 +19,7 @@ from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
 from tallygate.spark.session import session
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.spec import Delta
 from tallygate.targets.delta.compaction import compact_table
 from tallygate.targets.delta.letters import LetterFolder
@@ -93,7 +93,7 @@ def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> N
             file.unlink()
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    with held(spark, VACUUM_NOW):
+    with temporary_conf(spark, VACUUM_NOW):
         spark.sql(f"VACUUM {target} RETAIN 0 HOURS")
     shutil.rmtree(flow.checkpoint)
     flow.send(20)
@@ -195,16 +195,16 @@ def test_bad_records_become_letters_once(lake: Lake) -> None:
     flow.send_text(["not JSON", '{"id": "x"}', "\x00"])
     seen: list[int] = []
 
-    def told(progress: Progress) -> None:
+    def look(progress: Progress) -> None:
         seen.append(progress.letters)
 
     flow.pipeline(sink=Delta(lake.path)).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=told
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=look
     )
     flow.forget_last_commit()
     flow.send_text(["{"])
     flow.pipeline(sink=Delta(lake.path)).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=told
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=look
     )
     assert seen[-1] == 4
     letters = [json.loads(path.read_text()) for path in lake.letters()]
@@ -258,7 +258,7 @@ def test_a_table_removed_in_mid_run(lake: Lake) -> None:
 
     with pytest.raises(TargetError, match="was removed or replaced"):
         flow.pipeline(sink=Delta(lake.path)).run(
-            settings=flow.settings, spark=flow.spark, told=remove
+            settings=flow.settings, spark=flow.spark, on_progress=remove
         )
 
 

@@ -40,7 +40,7 @@ class VersionEvidence:
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
         return reader.load(self.path)
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         return frame
 
     def letter(self, at: Coordinates) -> str | None:

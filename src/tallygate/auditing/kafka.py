@@ -56,7 +56,7 @@ class TopicEvidence:
         return f"topic {self.sink.topic}"
 
     @property
-    def located(self) -> bool:
+    def keeps_coordinates(self) -> bool:
         return self.narrow and self.sink.coordinates
 
     @property
@@ -75,10 +75,14 @@ class TopicEvidence:
     def _rows(self, *, committed: bool) -> DataFrame:
         """Key, value, where the record came from, and where it is."""
         found = records(
-            self.spark, self.connection, self.ranges, headers=self.located, committed=committed
+            self.spark,
+            self.connection,
+            self.ranges,
+            headers=self.keeps_coordinates,
+            committed=committed,
         )
         own = [f.col("partition").alias("_at_partition"), f.col("offset").alias("_at_offset")]
-        if not self.located:
+        if not self.keeps_coordinates:
             return found.select("key", "value", *own)
         # Somebody else's record may have other headers, or any text in this one.
         given = f.expr(f"get(filter(headers, each -> each.key = '{SOURCE}'), 0).value")
@@ -91,19 +95,19 @@ class TopicEvidence:
         placed_rows = found.withColumn("_from", given.cast("string"))
         return placed_rows.select("key", "value", *placed, *own)
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         """With coordinates where the topic's records have them too, and where they must tell which
         value of a key is the last one."""
-        placed = carries and (self.located or self.compacted)
+        kept = has_coordinates and (self.keeps_coordinates or self.compacted)
         if self.passes:
-            return frame if placed else frame.drop(*COORDINATES)
-        added = COORDINATES if carries else ()
+            return frame if kept else frame.drop(*COORDINATES)
+        added = COORDINATES if has_coordinates else ()
         return as_records(
             frame,
             key=self.sink.key,
             format=self.sink.format,
             added=added,
-            has_coordinates=placed,
+            has_coordinates=kept,
         )
 
     def letter(self, at: Coordinates) -> str | None:
@@ -117,7 +121,7 @@ class TopicEvidence:
         seen = self._rows(committed=True)
         everything = self._rows(committed=False)
         found = two_readings(seen, everything)
-        if self.located:
+        if self.keeps_coordinates:
             found += disordered(seen)
             claimed = within(self.claims.reached.values())
             known = seen.where(within(checked) | ~f.coalesce(claimed, f.lit(False)))

@@ -83,7 +83,7 @@ class Evidence(Protocol):
         """The sink's rows of that moment; at least those of the ranges, if some are given and rows
         carry coordinates."""
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         """Rows of the transform as the sink keeps them."""
 
     def letter(self, at: Coordinates) -> str | None:

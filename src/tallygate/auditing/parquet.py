@@ -39,7 +39,7 @@ class FolderEvidence:
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
         return self.spark.read.parquet(*map(str, self.files))
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         return frame
 
     def letter(self, at: Coordinates) -> str | None:

@@ -202,9 +202,9 @@ class _Tracing:
             there = () if rows is None else _collected(rows)
             return replace(seen, became="no record", rows=there)
         plan = read_plan(self._source.recomputed(one, self._noted))
-        if not plan.carries or rows is None:
+        if not plan.has_coordinates or rows is None:
             return replace(seen, became="together")
-        given = self._evidence.shaped(plan.frame, carries=True)
+        given = self._evidence.shaped(plan.frame, has_coordinates=True)
         shown = replace(seen, rows=_collected(rows), expected=_collected(given))
         became = _judged(given, rows)
         others = self._of_the_same_key(given) if became == "missing" else ()

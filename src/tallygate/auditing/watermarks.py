@@ -91,7 +91,7 @@ def late_records(
         return None
     spec, column, window = before
     plan = read_plan(source.recomputed(ranges, noted, spec))
-    if not plan.carries:
+    if not plan.has_coordinates:
         return None
     at = f.col(backticked(column)).cast("timestamp")
     topic, partition, offset = (f.col(name) for name in COORDINATES)

@@ -84,14 +84,14 @@ def run(
     _quiet()
     with (
         own_session(file, settings) as (pipeline, spark),
-        _view(pipeline.name, json_) as (told, note),
+        _view(pipeline.name, json_) as (on_progress, note),
     ):
         done = pipeline.run(
             until=until.value,
             settings=settings,
             spark=spark,
             accept_loss=accept_loss,
-            told=told,
+            on_progress=on_progress,
             note=note,
         )
     if json_:
@@ -126,9 +126,9 @@ def rebuild(file: File, *, settings: "Settings") -> None:
     _quiet()
     with (
         own_session(file, settings) as (pipeline, spark),
-        _view(f"{pipeline.name} (rebuild)", False) as (told, _),
+        _view(f"{pipeline.name} (rebuild)", False) as (on_progress, _),
     ):
-        done = tallygate.rebuild(pipeline, settings=settings, spark=spark, told=told)
+        done = tallygate.rebuild(pipeline, settings=settings, spark=spark, on_progress=on_progress)
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
         print(f"What it replaces is kept as {done.before}.")

@@ -84,9 +84,9 @@ def remaining(
 ) -> tuple[Range, ...]:
     """The part of the ranges that the target does not hold yet.
 
-    `divisible` says that rows have coordinates, so that a part can be written alone. A partition
-    that the ledger does not know is in the answer even if it holds nothing: where it was begun must
-    be written down, or "latest" would move on with every start.
+    `divisible` says that a part of a batch can be written alone: rows have coordinates, and the
+    target takes a part. A partition that the ledger does not know is in the answer even if it holds
+    nothing: where it was begun must be written down, or "latest" would move on with every start.
     """
     topics = {topic for topic, _ in positions}
     left = []

@@ -34,7 +34,7 @@ from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan
 from tallygate.targets.base import RowShape, WriteBatch, Written
-from tallygate.targets.task_report import steps_heard
+from tallygate.targets.task_report import raise_step_errors
 
 __all__ = ["BatchEngine", "StopRequested"]
 
@@ -116,7 +116,7 @@ class BatchEngine:
             return self._skipped(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
         given = self.reader.input(frame, ranges, left)
-        with steps_heard():
+        with raise_step_errors():
             return self.target.write(
                 self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
             )

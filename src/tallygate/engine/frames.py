@@ -35,7 +35,7 @@ from tallygate.spark.kafka_options import READING
 from tallygate.spark.plan import DECODING
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.targets.base import LetterKeeper
-from tallygate.targets.task_report import telling
+from tallygate.targets.task_report import report_step_errors
 from tallygate.units import time_ms
 
 __all__ = [
@@ -238,5 +238,5 @@ class _DecodeStep:
             assert self.connection is not None
             ranges = [Range(*row.values()) for row in block.to_pylist()]
             collect_seldom()  # the worker may be of another daemon than ours
-            with telling(lambda error: isinstance(error, UnreachableError)):
+            with report_step_errors(lambda error: isinstance(error, UnreachableError)):
                 yield from fetch(ranges, self.connection, headers=self.headers)

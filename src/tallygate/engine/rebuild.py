@@ -58,19 +58,19 @@ def rebuild(
     *,
     settings: Settings | None = None,
     spark: SparkSession | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Rebuilt:
     """Compute the table or folder of a pipeline once more from the earliest record, and swap it in
-    at once; `told` is called after each batch.
+    at once; `on_progress` is called after each batch.
 
     The session is the one that is given, else the active one, else a new one, which is left
     running."""
     at = opened(pipeline, "rebuild", settings, spark)
     sink = at.pipeline.sink
     if isinstance(sink, Postgres):
-        return _rebuild_table(at.pipeline, sink, at.settings, at.spark, told)
+        return _rebuild_table(at.pipeline, sink, at.settings, at.spark, on_progress)
     if isinstance(sink, Parquet | Delta):
-        return _rebuild_folder(at.pipeline, sink, at.settings, at.spark, told)
+        return _rebuild_folder(at.pipeline, sink, at.settings, at.spark, on_progress)
     raise ConfigError(
         "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
         "another name into another topic."
@@ -82,7 +82,7 @@ def _rebuild_table(
     sink: Postgres,
     settings: Settings,
     spark: SparkSession,
-    told: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> Rebuilt:
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
@@ -98,7 +98,7 @@ def _rebuild_table(
                 **_from_the_start(pipeline),
                 "sink": sink.model_copy(update={"table": copy.quoted}),
             }
-        ).run(until="available", settings=settings, spark=spark, told=told)
+        ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
         _check_done(summary, pipeline)
         before = _swap(connection, pipeline.name, name, target, copy)
     _take_over(checkpoint, path, spark)
@@ -137,7 +137,7 @@ def _rebuild_folder(
     sink: Parquet | Delta,
     settings: Settings,
     spark: SparkSession,
-    told: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> Rebuilt:
     field = "parquet" if isinstance(sink, Parquet) else "delta"
     if ":/" in getattr(sink, field).removeprefix("file:"):
@@ -163,7 +163,7 @@ def _rebuild_folder(
             **_from_the_start(pipeline),
             "sink": sink.model_copy(update={field: str(copy)}),
         }
-    ).run(until="available", settings=settings, spark=spark, told=told)
+    ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
     _check_done(summary, pipeline)
     if _runs_here(pipeline, settings):
         raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")

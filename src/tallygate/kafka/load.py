@@ -33,7 +33,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import abort, commit
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.record_files import BadRow, Chunk, FileFormat, Position, read_chunks
-from tallygate.kafka.record_template import Shape
+from tallygate.kafka.record_template import RecordTemplate
 
 __all__ = ["Load", "LoadSummary", "load"]
 
@@ -50,7 +50,7 @@ class Load:
     topic: str
     file: str
     kind: FileFormat
-    shape: Shape = field(default_factory=Shape)
+    template: RecordTemplate = field(default_factory=RecordTemplate)
     encode: Callable[[Any], bytes] | None = None
     """Makes the value from the row's fields; without it a row is its text or its JSON."""
     properties: dict[str, Any] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class _Loader:
             self.what.kind,
             start=start,
             rows=rows,
-            want_fields=self.what.shape.needs_fields or self.what.encode is not None,
+            want_fields=self.what.template.needs_fields or self.what.encode is not None,
         ):
             yield chunk
             self._keep_pace(len(chunk.values))
@@ -164,10 +164,10 @@ class _Loader:
     def send(self, chunk: Chunk) -> None:
         """Queue a chunk; the rows that cannot become records go the way of the bad ones."""
         bad = list(chunk.bad)
-        if self.what.shape.is_plain and self.what.encode is None:
+        if self.what.template.is_plain and self.what.encode is None:
             self._send_plain(chunk, bad)
         else:
-            self._send_shaped(chunk, bad)
+            self._send_by_template(chunk, bad)
         for row in bad:
             self._refuse(row)
         self.summary.bytes += sum(map(len, chunk.values))
@@ -187,11 +187,11 @@ class _Loader:
                 bad.append(self._oversized(chunk.numbers[index], value, error))
         self.summary.sent += sent
 
-    def _send_shaped(self, chunk: Chunk, bad: list[BadRow]) -> None:
+    def _send_by_template(self, chunk: Chunk, bad: list[BadRow]) -> None:
         what, fields = self.what, chunk.fields or [None] * len(chunk.values)
         for number, value, row in zip(chunk.numbers, chunk.values, fields, strict=True):
             try:
-                arguments = what.shape.arguments(row, self.partitions)
+                arguments = what.template.arguments(row, self.partitions)
                 payload = what.encode(row) if what.encode else value
             except InputError as error:
                 bad.append(BadRow(number, str(error), value))

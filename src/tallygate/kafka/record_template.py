@@ -12,14 +12,14 @@ from typing import Any
 
 from tallygate.errors import ConfigError, InputError
 
-__all__ = ["Shape", "load_function", "round_robin"]
+__all__ = ["RecordTemplate", "load_function", "round_robin"]
 
 Partitioner = Callable[[bytes | None, int], int]
 _HOLE = re.compile(r"\{([^{}]+)\}")
 
 
-@dataclass(frozen=True)
-class Shape:
+@dataclass(frozen=True, kw_only=True)
+class RecordTemplate:
     key: str | None = None
     headers: Mapping[str, str] | None = None
     timestamp: str | None = None

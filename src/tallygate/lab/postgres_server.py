@@ -28,7 +28,7 @@ from tallygate.ports import LOOPBACK, check_free
 from tallygate.progress import Progress, silent
 from tallygate.waiting import wait_until
 
-__all__ = ["Postgres", "PostgresSpec"]
+__all__ = ["PostgresServer", "PostgresSpec"]
 
 USER = DATABASE = "tallygate"
 READY_TIMEOUT = 60.0
@@ -58,7 +58,7 @@ class PostgresSpec(BaseModel):
 
 
 @dataclass(frozen=True)
-class Postgres:
+class PostgresServer:
     spec: PostgresSpec
     folder: Path
 

@@ -31,7 +31,7 @@ from tallygate.jvm.java import find_java
 from tallygate.lab.kafka.cluster import Cluster, ClusterSpec
 from tallygate.lab.kafka.node import Node
 from tallygate.lab.orphan_guard import OWNER, Guard, kill_recorded, lock_file
-from tallygate.lab.postgres_server import Postgres, PostgresSpec
+from tallygate.lab.postgres_server import PostgresServer, PostgresSpec
 from tallygate.lab.process import ProcessState
 from tallygate.ports import check_free, free_ports, is_free
 from tallygate.progress import Progress, silent
@@ -142,8 +142,8 @@ class Stack:
         return Cluster(self.spec.cluster, self.folder / "kafka", self.settings)
 
     @property
-    def postgres(self) -> Postgres:
-        return Postgres(self.spec.postgres, self.folder / "postgres")
+    def postgres(self) -> PostgresServer:
+        return PostgresServer(self.spec.postgres, self.folder / "postgres")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -154,11 +154,11 @@ class Stack:
         return self.postgres.dsn
 
     @property
-    def members(self) -> tuple[Node | Postgres, ...]:
+    def members(self) -> tuple[Node | PostgresServer, ...]:
         """Every process of the stack, brokers first."""
         return (*self.cluster.nodes, self.postgres)
 
-    def member(self, name: str) -> Node | Postgres:
+    def member(self, name: str) -> Node | PostgresServer:
         """A member by its number, or PostgreSQL by its name."""
         for member in self.members:
             if member.name == name:

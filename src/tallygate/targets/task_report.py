@@ -24,16 +24,16 @@ from tallygate.errors import (
 )
 from tallygate.gc_tuning import collect_seldom
 from tallygate.spark.truncated_input import insist_on_whole_input
-from tallygate.targets.base import RefusedRowsError, Retry, Task, TaskReport
+from tallygate.targets.base import RefusedRowsError, Task, TaskReport, UnknownOutcomeError
 
 __all__ = [
     "StepError",
-    "performed",
+    "perform",
     "raise_problems",
+    "raise_step_errors",
+    "report_step_errors",
     "run_tasks",
     "slowest",
-    "steps_heard",
-    "telling",
     "unmoved",
 ]
 
@@ -59,14 +59,14 @@ _RAISED: Mapping[str, type[Exception]] = {
     "fenced": FencedError,
     "lost": LostRangeError,
     "topic": TopicError,
-    "retry": Retry,
+    "retry": UnknownOutcomeError,
     "unreachable": UnreachableError,
     "refused": RefusedRowsError,
     "denied": TargetError,
 }
 
 
-def performed(task: Task, blocks: Blocks) -> TaskReport:
+def perform(task: Task, blocks: Blocks) -> TaskReport:
     """Perform a task, and put into its report what the driver can decide about."""
     report, started = TaskReport(), time.perf_counter()
     try:
@@ -93,7 +93,7 @@ def run_tasks(
         collect_seldom()  # the worker may be of another daemon than ours
         yield from map(_block, run(blocks))
 
-    with steps_heard():
+    with raise_step_errors():
         rows: list[dict[str, Any]] = frame.mapInArrow(in_worker, _DDL).toArrow().to_pylist()
     reports = list(map(_report, rows))
     raise_problems(reports)
@@ -138,7 +138,7 @@ _STEP = re.compile(r"StepError: \[(\w+)\] (.*)")
 
 
 @contextmanager
-def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
+def report_step_errors(passes: Callable[[Exception], bool]) -> Iterator[None]:
     """Tell the driver what happened in here, if it can decide about that; `passes` says what is
     worth trying again."""
     try:
@@ -151,7 +151,7 @@ def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def steps_heard() -> Iterator[None]:
+def raise_step_errors() -> Iterator[None]:
     """Raise what a step meant, and not what Spark says of it."""
     try:
         yield
@@ -159,7 +159,7 @@ def steps_heard() -> Iterator[None]:
         found = _STEP.search(str(error))
         if found is None:
             raise
-        raise _RAISED.get(found[1], Retry)(found[2]) from error
+        raise _RAISED.get(found[1], UnknownOutcomeError)(found[2]) from error
 
 
 def unmoved(left: Iterable[Range], reports: Iterable[TaskReport]) -> list[Range]:

@@ -29,12 +29,12 @@ class Job:
         name: str,
         command: Sequence[str],
         log: Path,
-        told: Callable[[str], None],
+        on_change: Callable[[str], None],
         environment: Mapping[str, str],
         *,
         patience: int = PATIENCE,
     ) -> None:
-        self.name, self._command, self._log, self._told = name, list(command), log, told
+        self.name, self._command, self._log, self._on_change = name, list(command), log, on_change
         self.patience, self._environment = patience, environment
         self.deaths: list[int] = []
         """The exit code of each time that it ended and nobody had asked it to."""
@@ -127,7 +127,7 @@ class Job:
                 env={**self._environment, **environment},
                 start_new_session=True,
             )
-        self._told(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
+        self._on_change(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
 
     def _keep_up(self) -> None:
         failures = 0
@@ -138,7 +138,7 @@ class Job:
             if self._ending.is_set() or code == 0:
                 return
             self.deaths.append(code)
-            self._told(f"{self.name} is gone ({_said(code)})")
+            self._on_change(f"{self.name} is gone ({_said(code)})")
             failures = failures + 1 if code > 0 else 0
             if failures >= self.patience:
                 self.last_words = self._log.read_text(errors="replace")[-2000:]

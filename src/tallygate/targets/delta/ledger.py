@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from tallygate.core.ledger import Claim, LedgerEntry, Run, fenced
 from tallygate.errors import FencedError, LedgerError, TargetError
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.delta.table import DeltaTable, Transaction
 
 __all__ = ["TableLedger"]
@@ -90,7 +90,7 @@ class TableLedger:
         """Make sure that the commit took place and was this run's; Delta does not tell."""
         found = self.current(claim)
         if found.number != entry.number:
-            raise Retry(
+            raise UnknownOutcomeError(
                 f"commit {entry.number} of pipeline {self.pipeline!r} did not take place: the "
                 f"table is at {found.number}"
             )
@@ -157,7 +157,7 @@ class TableLedger:
             }
             try:
                 transaction.commit(applications)
-            except Retry:
+            except UnknownOutcomeError:
                 continue
             return transaction, entry
         raise LedgerError(

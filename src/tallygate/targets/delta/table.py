@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 
 __all__ = ["DeltaTable", "Transaction", "is_conflict"]
 
@@ -76,7 +76,9 @@ class Transaction:
             self._transaction.commit(converters.asScala(actions).toSeq(), operation)
         except Py4JJavaError as error:
             if is_conflict(error):
-                raise Retry("another writer committed to the table at the same time") from error
+                raise UnknownOutcomeError(
+                    "another writer committed to the table at the same time"
+                ) from error
             raise
 
 

@@ -2,7 +2,7 @@
 
 **What a topic refuses once it refuses always.** To try again would never end, so a refusal is told
 from all else that may go wrong (`RefusedRowsError`). Anything else that a client of Kafka raises
-says nothing of what became of a commit: the ledger is asked (`Retry`).
+says nothing of what became of a commit: the ledger is asked (`UnknownOutcomeError`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from tallygate.core.letters import ROW, Letter
 from tallygate.core.offsets import MovedError
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
-from tallygate.targets.base import RefusedRowsError, Retry
+from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
 from tallygate.targets.kafka.records import Header, RecordRows
 
 __all__ = [
@@ -165,4 +165,4 @@ def unanswered_again() -> Iterator[None]:
     except Exception as error:
         if not is_unanswered(error):
             raise
-        raise Retry(str(error)) from error
+        raise UnknownOutcomeError(str(error)) from error

@@ -18,10 +18,10 @@ from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
 from tallygate.targets.base import (
     RefusedRowsError,
-    Retry,
     RowShape,
     Target,
     Traits,
+    UnknownOutcomeError,
     WriteBatch,
     Written,
     check_key,
@@ -217,7 +217,7 @@ class KafkaTarget(Target):
             batch=batch.id,
             left=batch.left,
             narrow=self._opened().narrow,
-            located=self._spec.coordinates,
+            coordinates=self._spec.coordinates,
             key=self._spec.key,
             limits=self._limits,
         )
@@ -250,14 +250,14 @@ class KafkaTarget(Target):
         try:
             limits = self._rules()
         except UnreachableError as error:
-            return Retry(str(error))
+            return UnknownOutcomeError(str(error))
         except TallygateError:
             return refusal  # who may write may not be one who may ask
         if limits == self._limits:
             return refusal
         self._limits = limits
         # At most once, the offsets are saved by now: nothing would be written again.
-        return refusal if self.delivery == "at-most-once" else Retry(str(refusal))
+        return refusal if self.delivery == "at-most-once" else UnknownOutcomeError(str(refusal))
 
     def letter_keeper(self, claim: Claim | None) -> LetterTopic:
         ledger = GroupLedger(

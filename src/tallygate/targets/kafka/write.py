@@ -67,7 +67,7 @@ class BatchWriter:
     left: tuple[Range, ...]
     narrow: bool
     """Whether each task holds the rows of one partition."""
-    located: bool
+    coordinates: bool
     """Whether records say where they are from, if that is known."""
     key: str | None = None
     limits: Limits | None = None
@@ -221,7 +221,7 @@ class BatchWriter:
     def _records(self, blocks: Iterable[Block], letters: list[Letter]) -> Iterator[RecordRows]:
         refused: set[Coordinates] = set()
         for block in blocks:
-            rows = record_rows(block, self.key, located=self.located and self.narrow)
+            rows = record_rows(block, self.key, coordinates=self.coordinates and self.narrow)
             if self.limits is not None:
                 rows = self._allowed(rows, self.limits, block, refused, letters)
             yield rows

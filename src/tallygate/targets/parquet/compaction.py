@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from tallygate.core.ledger import Claim, LedgerEntry, Run
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError, TargetError
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.parquet.folder import COMPACTION, LEDGER, Folder, is_closed, sync
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import read_letters, write_letters
@@ -59,7 +59,7 @@ def compact_folder(source: Folder, into: Folder, *, target_bytes: int) -> Folder
         raise TargetError(f"{source.path} is no folder that a pipeline has written.")
     try:
         return _compact(source, into, target_bytes)
-    except (OSError, Retry) as error:
+    except (OSError, UnknownOutcomeError) as error:
         raise TargetError(
             f"{source.path} cannot be compacted into {into.path}: {error}."
         ) from error

@@ -27,7 +27,7 @@ from tallygate.failpoints import reach
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.postgres.ledger_tables import check_claim, keep_letters, move
 from tallygate.postgres.plain import shown
-from tallygate.targets.base import RefusedRowsError, Retry, TaskReport
+from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError
 from tallygate.targets.postgres.nested import as_json
 
 __all__ = ["RowWriter", "committed", "refused_row", "said_by", "savepoint", "translated"]
@@ -35,12 +35,12 @@ __all__ = ["RowWriter", "committed", "refused_row", "said_by", "savepoint", "tra
 
 @contextmanager
 def translated(table: str) -> Iterator[None]:
-    """Raise what PostgreSQL means: away or broken off (Retry), a row refused, the table gone."""
+    """Raise what PostgreSQL means: an unknown outcome, a row refused, or a table that is gone."""
     try:
         yield
     except Exception as error:
         if is_lost(error):
-            raise Retry(str(error)) from error
+            raise UnknownOutcomeError(str(error)) from error
         if is_refusal(error):
             raise RefusedRowsError(str(error)) from error
         if is_gone(error):

@@ -20,10 +20,10 @@ from tallygate.quoting import backticked
 from tallygate.spec import Postgres
 from tallygate.targets.base import (
     RefusedRowsError,
-    Retry,
     RowShape,
     Target,
     Traits,
+    UnknownOutcomeError,
     WriteBatch,
     Written,
     check_key,
@@ -33,7 +33,7 @@ from tallygate.targets.postgres.rows import said_by, translated
 from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table
 from tallygate.targets.postgres.write import BatchWriter
-from tallygate.targets.task_report import telling
+from tallygate.targets.task_report import report_step_errors
 
 __all__ = ["PostgresTarget"]
 
@@ -47,7 +47,7 @@ class _LetterTable:
     claim: Claim
 
     def keep(self, letters: list[Letter]) -> None:
-        with telling(is_lost), pooled(self.dsn) as connection:
+        with report_step_errors(is_lost), pooled(self.dsn) as connection:
             ledger_tables.check_claim(connection, self.claim)
             ledger_tables.keep_letters(connection, self.claim, letters)
             connection.commit()
@@ -140,7 +140,7 @@ class PostgresTarget(Target):
             said = said_by(refusal)
             return TargetError(f"PostgreSQL refuses the batch for {self._table}: {said}.")
         self._writer = replace(writer, careful=True)
-        return Retry(str(refusal))
+        return UnknownOutcomeError(str(refusal))
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         with self._connection() as connection:

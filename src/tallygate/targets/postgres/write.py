@@ -9,7 +9,8 @@
               ledger in one transaction.
 
 **An unanswered commit is neither done nor failed.** Nothing here repeats a write by itself: when a
-store does not answer, `Retry` is raised, and the batch is planned again from what the ledger says.
+store does not answer, `UnknownOutcomeError` is raised, and the batch is planned again from what the
+ledger says.
 """
 
 import time
