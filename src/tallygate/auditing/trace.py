@@ -42,7 +42,7 @@ from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.core.record import Record
 from tallygate.engine.factory import read_topics
-from tallygate.engine.opening import Opened, PipelineOrPath, loaded, opened
+from tallygate.engine.opening import Opened, PipelineOrPath, load_pipeline, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
@@ -126,9 +126,9 @@ def trace(
     running."""
     if (at is None) == (where is None):
         raise ConfigError("name either a record by its coordinates, or rows by where.")
-    pipeline = loaded(pipeline)
+    pipeline = load_pipeline(pipeline)
     record = None if at is None else _coordinates(at, pipeline)
-    with _Tracing.opened(opened(pipeline, "trace", settings, spark)) as tracing:
+    with _Tracing.open(open_pipeline(pipeline, "trace", settings, spark)) as tracing:
         found = tracing.find(where or "") if record is None else [record]
         return [tracing.record(each) for each in found]
 
@@ -161,7 +161,7 @@ class _Tracing:
 
     @classmethod
     @contextmanager
-    def opened(cls, at: Opened) -> Iterator["_Tracing"]:
+    def open(cls, at: Opened) -> Iterator["_Tracing"]:
         pipeline, settings, spark = at.pipeline, at.settings, at.spark
         connection = kafka_source(pipeline, settings)
         statics = pipeline.statics(spark, settings)

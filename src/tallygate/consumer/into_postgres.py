@@ -13,7 +13,7 @@ from tallygate.core.record import Output, Record
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.postgres.connect import connect, opened
+from tallygate.postgres.connect import connect, open_watchful
 from tallygate.postgres.tables import upgrade
 
 __all__ = ["ExactlyOncePostgres"]
@@ -119,7 +119,7 @@ class ExactlyOncePostgres:
     def _transaction(self) -> Any:
         try:
             if self._database is None or self._database.closed:
-                self._database = opened(self._dsn, autocommit=True, timeout=5)
+                self._database = open_watchful(self._dsn, autocommit=True, timeout=5)
         except psycopg.OperationalError as error:
             raise UnknownOutcomeError(str(error).strip()) from error
         try:

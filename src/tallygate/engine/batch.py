@@ -100,20 +100,20 @@ class BatchEngine:
         ids = self._identified(batch, topics, always=new)
         if new:
             self._patiently(batch, lambda: self._remember(ids))
-        written = self._patiently(batch, lambda: self._written(frame, batch, ranges))
+        written = self._patiently(batch, lambda: self._write(frame, batch, ranges))
         reach("batch-committed", batch)
         if new:  # once more, for what the ledger had no place for before
             self._patiently(batch, lambda: self._remember(ids))
             self._known_topics |= topics
         self._record(batch, ranges, written, started)
 
-    def _written(self, frame: DataFrame, batch: int, ranges: Sequence[Range]) -> Written:
+    def _write(self, frame: DataFrame, batch: int, ranges: Sequence[Range]) -> Written:
         state = self.target.ledger() or LedgerState()
         self.claim.check_newest(state.run)
         left = remaining(ranges, state.positions, divisible=self._divisible)
         reach("batch-planned", batch)
         if not left:
-            return self._skipped(frame)
+            return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
         given = self.reader.input(frame, ranges, left)
         with raise_step_errors():
@@ -125,7 +125,7 @@ class BatchEngine:
     def _divisible(self) -> bool:
         return self.shape.has_coordinates and self.target.traits.divisible
 
-    def _skipped(self, frame: DataFrame) -> Written:
+    def _skip(self, frame: DataFrame) -> Written:
         """Nothing is left of the batch. Its rows are in the target, but Spark's state may not be:
         the frame is computed for that alone."""
         if self.shape.stateful:

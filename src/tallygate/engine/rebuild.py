@@ -24,7 +24,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tallygate.endpoints import running_dsn
-from tallygate.engine.opening import PipelineOrPath, opened
+from tallygate.engine.opening import PipelineOrPath, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import Summary
@@ -65,7 +65,7 @@ def rebuild(
 
     The session is the one that is given, else the active one, else a new one, which is left
     running."""
-    at = opened(pipeline, "rebuild", settings, spark)
+    at = open_pipeline(pipeline, "rebuild", settings, spark)
     sink = at.pipeline.sink
     if isinstance(sink, Postgres):
         return _rebuild_table(at.pipeline, sink, at.settings, at.spark, on_progress)

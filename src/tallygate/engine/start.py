@@ -117,7 +117,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             letters=target.letter_count(),
             diagnose=facts.diagnose,
         )
-        return _started(engine, spark), engine
+        return _start_query(engine, spark), engine
     except BaseException as error:
         with contextlib.suppress(Exception):
             target.end(claim, f"failed: {error}")
@@ -246,7 +246,7 @@ def _mirror(request: RunRequest) -> Mirror | None:
     return Mirror(f"tallygate.{request.name}", request.connection)
 
 
-def _started(engine: BatchEngine, spark: SparkSession) -> StreamingQuery:
+def _start_query(engine: BatchEngine, spark: SparkSession) -> StreamingQuery:
     request, checkpoint = engine.request, engine.checkpoint
     writer = engine.plan.frame.writeStream.foreachBatch(engine.called)
     writer = writer.option("checkpointLocation", request.checkpoint)

@@ -25,7 +25,7 @@ __all__ = [
     "answer",
     "consumer",
     "ends",
-    "explained",
+    "explain_errors",
     "producer",
 ]
 
@@ -108,7 +108,7 @@ def ends(
             return None
 
     deadline = time.monotonic() + timeout
-    with explained(connection, f"asking for the ends of {partition[0]}/{partition[1]}"):
+    with explain_errors(connection, f"asking for the ends of {partition[0]}/{partition[1]}"):
         said = f"nobody says where {partition[0]}/{partition[1]} begins and ends."
         found = wait_until(asked, 2 * timeout, said, error=UnreachableError)
     assert found is not None
@@ -131,7 +131,7 @@ def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, 
 
 
 @contextmanager
-def explained(connection: Connection, doing: str) -> Iterator[None]:
+def explain_errors(connection: Connection, doing: str) -> Iterator[None]:
     """Turn a KafkaException into an error that names the cluster and what was being done."""
     try:
         yield
@@ -175,5 +175,5 @@ def _refusal(connection: Connection) -> str | None:
 
 def answer(futures: Mapping[Any, Any], connection: Connection, doing: str) -> dict[Any, Any]:
     """Wait for the futures of an admin call; the first failure is raised, explained."""
-    with explained(connection, doing):
+    with explain_errors(connection, doing):
         return {key: future.result() for key, future in futures.items()}

@@ -133,7 +133,7 @@ class _Loader:
         )
 
     def _count_partitions(self) -> int:
-        with clients.explained(self.connection, f"asking for topic {self.what.topic!r}"):
+        with clients.explain_errors(self.connection, f"asking for topic {self.what.topic!r}"):
             topics = self.producer.list_topics(timeout=10).topics
         return len(topics[self.what.topic].partitions)
 
@@ -307,7 +307,7 @@ class _Transactional(_Loader):
     def _open(self) -> RawProducer:
         """Step 1: a producer of this load's id, alone in the world once it is initialized."""
         producer = super()._open()
-        with clients.explained(self.connection, f"opening the load {self.what.load_name!r}"):
+        with clients.explain_errors(self.connection, f"opening the load {self.what.load_name!r}"):
             producer.init_transactions(60)
         return producer
 
@@ -332,7 +332,7 @@ class _Transactional(_Loader):
 
     def _position(self, reader: Any) -> Position:
         """Step 2: where the load stands, by Kafka's word, if the file is still the same."""
-        with clients.explained(self.connection, f"asking how far {self.what.group!r} is"):
+        with clients.explain_errors(self.connection, f"asking how far {self.what.group!r} is"):
             (found,) = reader.committed([TopicPartition(self.what.topic, 0)], timeout=60)
         if found.offset < 0:
             return Position()

@@ -112,7 +112,7 @@ def open_transactions(
         delivery_report_only_error=True,
         on_delivery=(failures or Failures()).note,
     )
-    with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
+    with clients.explain_errors(connection, f"opening the transactions of {transactional_id!r}"):
         # Without a connection that is up already, librdkafka often waits half a second for one.
         producer.list_topics(timeout=ANSWER_TIMEOUT)
         producer.init_transactions(ANSWER_TIMEOUT)
@@ -197,7 +197,7 @@ class Producer:
 
         while True:
             try:
-                with clients.explained(self.connection, f"sending to topic {topic!r}"):
+                with clients.explain_errors(self.connection, f"sending to topic {topic!r}"):
                     self._producer.produce(
                         topic,
                         value,

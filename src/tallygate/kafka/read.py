@@ -141,7 +141,7 @@ def _batches(
             left -= len(batch)
         yield batch
         if batch and what.group is not None:
-            with clients.explained(connection, f"committing for group {what.group!r}"):
+            with clients.explain_errors(connection, f"committing for group {what.group!r}"):
                 consumer.commit(offsets=_after(batch), asynchronous=False)
 
 
@@ -193,7 +193,7 @@ def _raise(error: KafkaError, message: Message, connection: Connection) -> None:
 
 
 def _partitions(what: Reading, consumer: Any, connection: Connection) -> list[tuple[str, int]]:
-    with clients.explained(connection, "asking for the topics"):
+    with clients.explain_errors(connection, "asking for the topics"):
         known = consumer.list_topics(timeout=what.timeout).topics
     found = []
     for topic in what.topics:
@@ -257,7 +257,7 @@ def list_offsets(
                 raise
             return {}
 
-    with clients.explained(connection, "asking for offsets"):
+    with clients.explain_errors(connection, "asking for offsets"):
         return wait_until(ends, 2 * ANSWER_TIMEOUT, "no end", error=UnreachableError)
 
 

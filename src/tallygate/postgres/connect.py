@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tallygate.errors import ConfigError, UnreachableError
 
-__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "opened", "watchful"]
+__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "open_watchful", "watchful"]
 
 OLDEST = 14
 _CLIENT = {
@@ -34,7 +34,9 @@ def watchful(dsn: str) -> str:
     return make_conninfo("", **{**_CLIENT, **given})
 
 
-def opened(dsn: str, *, autocommit: bool = False, timeout: int | None = None) -> psycopg.Connection:
+def open_watchful(
+    dsn: str, *, autocommit: bool = False, timeout: int | None = None
+) -> psycopg.Connection:
     """A connection of which both sides are watchful."""
     connection = psycopg.connect(watchful(dsn), autocommit=True, connect_timeout=timeout)
     connection.execute(WATCHFUL)
@@ -45,7 +47,7 @@ def opened(dsn: str, *, autocommit: bool = False, timeout: int | None = None) ->
 def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psycopg.Connection:
     """Open a connection, or say in one sentence why not, without the password."""
     try:
-        return opened(dsn, autocommit=autocommit, timeout=max(2, round(timeout)))
+        return open_watchful(dsn, autocommit=autocommit, timeout=max(2, round(timeout)))
     except psycopg.ProgrammingError:
         # What libpq says would quote the DSN, password and all.
         raise ConfigError(

@@ -154,7 +154,7 @@ class PipelineGroups:
         ]
 
     def _commit(self, part: _Part, chosen: Callable[[Positions], list[Offset]], doing: str) -> None:
-        with clients.explained(self.connection, f"{doing}, as {part.transactional_id!r}"):
+        with clients.explain_errors(self.connection, f"{doing}, as {part.transactional_id!r}"):
             commit_offsets(
                 part.ledger,
                 part.partitions,

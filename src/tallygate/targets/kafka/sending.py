@@ -25,10 +25,10 @@ __all__ = [
     "denied",
     "is_unanswered",
     "produce",
+    "raise_unknown_outcome",
     "save",
     "send_letters",
     "transaction",
-    "unanswered_again",
 ]
 
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
@@ -158,7 +158,7 @@ def is_unanswered(error: Exception) -> bool:
 
 
 @contextmanager
-def unanswered_again() -> Iterator[None]:
+def raise_unknown_outcome() -> Iterator[None]:
     """Have what is unanswered tried again, by what the ledger says then."""
     try:
         yield

@@ -44,8 +44,8 @@ from tallygate.targets.kafka.sending import (
     Outlet,
     denied,
     produce,
+    raise_unknown_outcome,
     send_letters,
-    unanswered_again,
 )
 from tallygate.targets.task_report import slowest, unmoved
 
@@ -94,7 +94,7 @@ class BatchWriter:
             first = min(each.topic_partition for each in new)
             self.begin(self.ledgers[0], self._names.partition_id(first), new)
         reports = batch.input.run(self.commit_partition, one_partition=True)
-        with unanswered_again():
+        with raise_unknown_outcome():
             for each in unmoved(batch.left, reports):
                 self._commit_range(each)
         return _written("narrow", reports)
@@ -110,7 +110,7 @@ class BatchWriter:
         def begun(positions: Positions) -> list[Offset]:
             return ledger.ends(starts, positions) if ledger.is_due(starts, positions) else []
 
-        with unanswered_again():
+        with raise_unknown_outcome():
             commit_offsets(
                 ledger,
                 [each.topic_partition for each in starts],
@@ -121,7 +121,7 @@ class BatchWriter:
 
     def commit_partition(self, blocks: Blocks, report: TaskReport) -> None:
         """A task: the rows of one source partition, and its offset."""
-        with unanswered_again():
+        with raise_unknown_outcome():
             rows = self._records(blocks, blocks.letters)
             first = next(rows, None)  # which tells the partition
             if not blocks.partitions:
@@ -140,7 +140,7 @@ class BatchWriter:
             letters=blocks.letters,
             report=report,
         )
-        with unanswered_again():
+        with raise_unknown_outcome():
             self._commit(transfer)
 
     def _commit_range(self, wanted: Range, **given: Any) -> None:
@@ -169,7 +169,7 @@ class BatchWriter:
                 lambda: self._send(out, transfer),
                 lambda: self._move(out, transfer),
             ):
-                with self._committed(out, transfer.report):
+                with self._transaction(out, transfer.report):
                     for step in steps:
                         step()
         finally:
@@ -191,7 +191,7 @@ class BatchWriter:
         )
 
     @contextmanager
-    def _committed(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
+    def _transaction(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
         """Commit what is done in here, if it is a transaction."""
         started = time.perf_counter()
         with out.transaction():

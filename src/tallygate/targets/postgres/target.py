@@ -29,7 +29,7 @@ from tallygate.targets.base import (
     check_key,
 )
 from tallygate.targets.postgres.nested import to_json
-from tallygate.targets.postgres.rows import said_by, translated
+from tallygate.targets.postgres.rows import said_by, translate_errors
 from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table
 from tallygate.targets.postgres.write import BatchWriter
@@ -129,7 +129,7 @@ class PostgresTarget(Target):
         if self._writer is None or self._writer.claim != claim:
             raise LedgerError("the claim is of another run than the one that took over here")
         try:
-            with translated(str(self._table)):
+            with translate_errors(str(self._table)):
                 return self._writer.write(batch)
         except RefusedRowsError as refusal:
             raise self._refused(self._writer, refusal) from refusal
@@ -186,5 +186,5 @@ class PostgresTarget(Target):
     def _connection(self) -> Iterator[Connected]:
         """The driver's own, for the ledger. One that broke while it was idle is opened again."""
         where = str(self._table or self._spec.table)
-        with translated(where), pooled(self._dsn, careful=True) as connection:
+        with translate_errors(where), pooled(self._dsn, careful=True) as connection:
             yield connection
