@@ -73,7 +73,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-# Sections whose keys belong to somebody else and are passed on untouched.
+# Sections whose keys belong to other programs and are passed on untouched.
 OPEN_SECTIONS: Mapping[str, str] = {
     "kafka.java": "Properties handed to Java clients (Spark, Kafka's tools) as they are.",
     "kafka.librdkafka": "Properties handed to librdkafka clients as they are.",

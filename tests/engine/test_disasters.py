@@ -160,7 +160,7 @@ def test_retention_overtakes_a_batch_that_is_planned(
     assert flow.rows() == [*range(30), *range(45, 60)]
 
 
-def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
+def test_a_topic_is_recreated_under_a_batch_that_is_planned(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may even have as many records as the old one: they are others."""
@@ -168,29 +168,31 @@ def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
     flow.run()
     flow.send(30)
 
-    def anew() -> None:
-        _make_anew(flow)
+    def recreate() -> None:
+        _recreate(flow)
         flow.send(10)
 
-    _before_fetching(monkeypatch, anew)
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+    _before_fetching(monkeypatch, recreate)
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
         flow.run()
     assert len(flow.rows()) == 30
 
 
-def test_a_topic_is_made_anew_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_recreated_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     """It soon has more records than the old one, so that the next offsets are there again."""
     monkeypatch.setattr("tallygate.engine.batch.LOOK_EVERY", 0)
     flow.send(60, partition=0)
 
-    def anew(progress: Progress) -> None:
+    def recreate(progress: Progress) -> None:
         if progress.batch == 0:
-            _make_anew(flow)
+            _recreate(flow)
             flow.send(90, partition=0)
 
     pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
-        pipeline.run(until="available", settings=flow.settings, spark=flow.spark, on_progress=anew)
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
+        pipeline.run(
+            until="available", settings=flow.settings, spark=flow.spark, on_progress=recreate
+        )
     assert flow.rows() == list(range(30))
 
 
@@ -208,13 +210,13 @@ def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -
     monkeypatch.setattr("tallygate.targets.batch_input.fetch", acted)
 
 
-def _make_anew(flow: Flow) -> None:
+def _recreate(flow: Flow) -> None:
     flow.topics.delete([flow.name])
     flow.topics.create(flow.name, partitions=3)
 
 
 @pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
-def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
+def test_a_topic_that_was_recreated(flow: Flow, stack: Stack, to: str) -> None:
     """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
     the offsets of a topic that is deleted, but not those of its stand-in on another one."""
     target = f"{flow.name}-out"
@@ -224,9 +226,9 @@ def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
     for _ in range(2):
         flow.send(30)
         flow.run(sink=sink)
-    _make_anew(flow)
+    _recreate(flow)
     flow.send(90)
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
         flow.run(sink=sink)
 
 

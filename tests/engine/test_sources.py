@@ -146,7 +146,7 @@ def test_a_line_that_does_not_fit_stops_the_pipeline(flow: Flow) -> None:
     with pytest.raises(QueryError, match=r"no number.*bad\.json"):
         flow.run(source=_source(flow.folder / "in"))
     assert set(flow.rows()) <= set(range(10))
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         flow.run(source=_source(flow.folder / "nowhere"))
 
 

@@ -130,11 +130,11 @@ def test_refusals_say_why_and_change_nothing(topics: Topics, new_topic: NewTopic
             lambda: topics.create("new", replication=2, configs={"min.insync.replicas": "3"}),
         ),
         (
-            "'retention.m' is no topic config; did you mean 'retention.ms'?",
+            "'retention.m' is not a topic config; did you mean 'retention.ms'?",
             lambda: topics.create("new", configs={"retention.m": "1"}),
         ),
         (
-            "'cleanup.polcy' is no topic config; did you mean 'cleanup.policy'?",
+            "'cleanup.polcy' is not a topic config; did you mean 'cleanup.policy'?",
             lambda: topics.alter(name, configs={"cleanup.polcy": "compact"}),
         ),
         (f"there is no topic '{name}x'; did you mean", lambda: topics.describe(f"{name}x")),

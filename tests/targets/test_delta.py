@@ -234,7 +234,7 @@ def test_a_table_that_does_not_fit_is_refused(lake: Lake) -> None:
     assert "'id' is string there and bigint here" in str(caught.value)
     assert "it has no column 'account' (string)" in str(caught.value)
     assert "'must' is NOT NULL there" in str(caught.value)
-    with pytest.raises(TargetError, match="no column of what the pipeline gives"):
+    with pytest.raises(TargetError, match="not a column of the pipeline's rows"):
         lake.run(sink=Delta(lake.path, mode="upsert", key="nobody"))
     lake.path = str(lake.flow.folder / "forgetful")
     lake.flow.send(10)

@@ -44,7 +44,7 @@ def check(case: Case, *, partial: bool) -> Found:
 
 
 def _undead(case: Case) -> list[Anomaly]:
-    """Records that cannot be decoded, and that nobody kept."""
+    """Records that cannot be decoded, and were not kept as dead letters."""
     gone = sorted(case.noted.unfit() - case.claims.letters)
     if not gone:
         return []

@@ -142,7 +142,7 @@ def _last_values(rows: DataFrame) -> DataFrame:
 
 
 def _doubt(case: Case, marks: Watermarks | None) -> str | None:
-    """Why records may have been too late and nobody noted it, or None if none was."""
+    """Why records may have been too late and were not noted, or None if none was."""
     if marks is None:
         return "records may have been too late, and Spark's log does not say"
     late = late_records(case.source, case.scope.ranges, case.noted.aside("late"), marks)

@@ -15,7 +15,7 @@ them is hidden.
 
 **All that is read is claimed later.** A row before those ends that is visible after step 3 is of
 a transaction that was committed, and step 4 waits until its offsets count. So a row beyond the
-later claim was put there by somebody else.
+later claim was put there by another program.
 
 Rows of records between the claim and the later claim may be there or not: the pipeline was writing
 them. If rows carry the coordinates of their records, these are passed over; if not, the two claims
@@ -77,7 +77,7 @@ def moment(
 
 
 def is_still(first: Lanes, later: Lanes) -> bool:
-    """Whether nobody was writing meanwhile, and all lanes are as far as each other."""
+    """Whether the pipeline wrote nothing meanwhile, and all lanes are as far as each other."""
     return _furthest(later) == _claimed(first)
 
 

@@ -60,7 +60,7 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
     partitions = sorted(partition for partition in claims.ranges if is_topic(partition[0]))
     ids = topic_ids(sorted({topic for topic, _ in partitions}), connection)
     unknown = [
-        f"topic {topic} is not the one that was read: it was removed, or made anew since"
+        f"topic {topic} is not the one that was read: it was removed or recreated since"
         for topic in sorted({topic for topic, _ in partitions})
         if topic not in ids or claims.topic_ids.get(topic, ids[topic]) != ids[topic]
     ]

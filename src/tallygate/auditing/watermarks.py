@@ -13,7 +13,7 @@ one may have been late, the stream has seen what the recomputation sees.
 **Open.** A window is given out once a batch's watermark has reached its end. The batch that the
 ledger stands for is the last one that ends where the ledger is.
 
-What cannot be told in this way (a watermark in a function, several of them) stays unknown.
+What cannot be worked out in this way (a watermark in a function, several of them) stays unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def watermarks_at(
 def late_records(
     source: Source, ranges: Sequence[Range], noted: Noted, known: Watermarks
 ) -> int | None:
-    """How many records may have come too late; None if that cannot be told."""
+    """How many records may have come too late; None if that is unknown."""
     before = _before_watermark(source.pipeline)
     if before is None:
         return None

@@ -120,7 +120,7 @@ def stop(
 
 @with_settings
 def rebuild(file: File, *, settings: "Settings") -> None:
-    """Compute a table or folder anew from the earliest record, and swap it in at once."""
+    """Recompute a table or folder from the earliest record, then swap it in at once."""
     import tallygate
 
     _quiet()
@@ -135,7 +135,7 @@ def rebuild(file: File, *, settings: "Settings") -> None:
 
 
 def _quiet() -> None:
-    """Py4J logs every error that a batch raises, with its traceback; it is told once, by us."""
+    """Py4J logs every error that a batch raises, with its traceback; the command prints it once."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 

@@ -90,7 +90,7 @@ def produce(
         Compression, typer.Option(help="How batches are compressed.")
     ] = Compression.lz4,
     acks: Annotated[
-        Acks, typer.Option(help="Who must have a record: nobody, the leader, all in sync.")
+        Acks, typer.Option(help="Who must have a record: no broker, the leader, all in sync.")
     ] = Acks.all,
     retries: Annotated[int | None, typer.Option(min=0, help="How often to try again.")] = None,
     delivery_timeout: Annotated[

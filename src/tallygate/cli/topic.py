@@ -65,7 +65,7 @@ def create(
     *,
     settings: "Settings",
 ) -> None:
-    """Create a topic (1 partition and up to 3 replicas unless told otherwise)."""
+    """Create a topic (1 partition and up to 3 replicas by default)."""
     configs = _configs(min_isr, retention, retention_size, compact, topic_config)
     topics = _topics(settings)
     topics.create(
@@ -173,7 +173,7 @@ def delete(
     """Delete topics and all their records."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError("deleting topics needs --yes where nobody can be asked.")
+            raise ConfigError("deleting topics needs --yes where there is no terminal to ask on.")
         typer.confirm(f"Delete {', '.join(topics)} and all records?", abort=True)
     _topics(settings).delete(topics)
     print(f"Deleted: {', '.join(topics)}.")

@@ -37,7 +37,7 @@ Handler = Callable[..., Any]
 
 
 class UnknownOutcomeError(Exception):
-    """The store did not answer, or somebody else moved on: ask it where things stand."""
+    """The store did not answer, or another consumer moved the position: ask the store."""
 
 
 class Delivery(Protocol):

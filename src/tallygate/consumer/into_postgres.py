@@ -102,7 +102,8 @@ class ExactlyOncePostgres:
         return found
 
     def begin(self, partition: TopicPartition, offset: int) -> int:
-        """Give a partition its first row, unless somebody was faster; then theirs counts."""
+        """Give a partition its first row, unless another consumer was faster; then its row
+        counts."""
         with self._transaction() as database:
             database.execute(
                 "INSERT INTO tallygate.consumer_offsets (group_name, topic, partition, next_offset)"

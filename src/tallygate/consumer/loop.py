@@ -402,7 +402,7 @@ class Loop:
             )
         raise LostRangeError(
             f"group {self._group!r} stands at {offset} in {where}, which ends at {high}: the topic "
-            f"was made anew, or lost records. If that is right, move it: {self._delivery.moved_by}."
+            f"was recreated, or lost records. If that is right, move it: {self._delivery.moved_by}."
         )
 
 

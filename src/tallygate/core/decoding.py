@@ -59,7 +59,7 @@ _FIRST_TIME, _LAST_TIME = (
 )
 # The largest record that Kafka can hold; a cell of one may be as long.
 _LONGEST_CELL = (1 << 31) - 1
-# Python makes no int of more digits unless told to; no field can hold so many.
+# By default Python makes no int of more digits; no field can hold so many.
 _LONGEST_INT = 4300
 
 

@@ -94,7 +94,7 @@ def remaining(
         if each.until < each.start:
             raise LedgerError(
                 f"the batch goes back from {each.start} to {each.until} in {each.topic}/"
-                f"{each.partition}: the log was cut off, or the topic was made anew."
+                f"{each.partition}: the log was cut off, or the topic was recreated."
             )
         held = positions.get(each.topic_partition)
         at = held if held is not None else 0 if each.topic in topics else each.start

@@ -132,7 +132,7 @@ def _refuse_missing_partition(
 def _another_topic(topic: str, pipeline: str) -> Refuse:
     return Refuse(
         LostRangeError,
-        f"topic {topic!r} was deleted and made anew since pipeline {pipeline!r} read it: its "
+        f"topic {topic!r} was deleted and recreated since pipeline {pipeline!r} read it: its "
         "offsets mean other records now. Start a pipeline of another name for the new topic.",
     )
 

@@ -58,7 +58,7 @@ class BatchEngine:
     shape: RowShape
     plan: Plan
     topic_ids: Callable[[Sequence[str]], Mapping[str, str]]
-    """Asks for the ids of topics, and raises if one was made anew since the run began."""
+    """Asks for the ids of topics, and raises if one was recreated since the run began."""
     mirror: Mirror | None
     letters: int
     """The dead letters so far."""
@@ -159,7 +159,7 @@ class BatchEngine:
             frame.sparkSession.sparkContext.setLocalProperty(WATERMARK, str(passed or 0))
 
     def _identified(self, batch: int, topics: set[str], *, always: bool) -> Mapping[str, str]:
-        """The topics' ids, if it is time to ask for them: one that is made anew while the run goes
+        """The topics' ids, if it is time to ask for them: one that is recreated while the run goes
         on has other records at the offsets that come next, which nothing else would notice."""
         if not always and time.monotonic() < self._looked + LOOK_EVERY:
             return {}

@@ -1,8 +1,8 @@
 """The streaming frames of a pipeline's sources; of Kafka's, raw or decoded.
 
 Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
-its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
-the rows, and mostly the reading too (see `targets.batch_input`).
+its coordinates and its cause. Where the transform needs no JVM, the task that writes the rows
+decodes them, and mostly reads them too (see `targets.batch_input`).
 """
 
 import json
@@ -83,7 +83,7 @@ def other_stream(
     if isinstance(source, Rate):
         return reader.format("rate").option("rowsPerSecond", source.rate).load()
     if ":/" not in source.folder and not Path(source.folder).is_dir():
-        raise ConfigError(f"{where('folder')}: {source.folder!r} is no folder.")
+        raise ConfigError(f"{where('folder')}: {source.folder!r} is not a folder.")
     reader = _of_files(reader, source, where)
     # Spark passes files over that are a week older than the newest: nothing is skipped in silence.
     reader = reader.option("maxFileAge", "36500d")
@@ -173,9 +173,9 @@ def decoded(
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(HEADERS_DDL))
     if lateness is not None and not pa.types.is_timestamp(_type(decoder.schema, lateness.column)):
-        raise ConfigError(f"the watermark's column {lateness.column!r} is no timestamp.")
+        raise ConfigError(f"the watermark's column {lateness.column!r} is not a timestamp.")
     given = [each for each in schema.fields if needed is None or each.name in needed]
-    given = given or schema.fields[-1:]  # or it could not be told how many rows there are
+    given = given or schema.fields[-1:]  # else the frame would not say how many rows there are
     names = [each.name for each in given]
     brokers = None if connection is None else connection.travelling()
     step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names, brokers)
@@ -196,7 +196,7 @@ def decoded(
 
 
 def _left_out(column: t.StructField) -> Column:
-    said = f"column {column.name} is read, and was taken for one that nobody needs"
+    said = f"column {column.name} is read, but was taken for one that is not needed"
     return f.raise_error(said).cast(column.dataType)
 
 

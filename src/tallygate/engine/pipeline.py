@@ -106,8 +106,8 @@ class Pipeline(PipelineSpec):
         for name in self.sink.keys:
             if name not in columns:
                 raise ConfigError(
-                    f"{self.where('sink', 'key')}: {name!r} is no column of what the pipeline "
-                    f"gives{nearest(name, columns)}"
+                    f"{self.where('sink', 'key')}: {name!r} is not a column of the "
+                    f"pipeline's rows{nearest(name, columns)}"
                 )
 
     def _check_files(self, spark: SparkSession, settings: Settings) -> None:
@@ -213,8 +213,8 @@ class Pipeline(PipelineSpec):
         return lambda field: self.where(*self.place_of(stream), field)
 
     def checkpoint_path(self, settings: Settings) -> str:
-        """A socket is read anew with every run, so each run of it has a checkpoint of its own. What
-        went to a sink without a ledger must not count as done for another one."""
+        """What came from a socket cannot be read again, so each run of it has a checkpoint of its
+        own. What went to a sink without a ledger must not count as done for another one."""
         name = self.name
         if not self.sink.keeps_ledger:
             name = f"{name}.{self.sink.kind}"

@@ -172,7 +172,7 @@ def _rebuild_folder(
     except (OSError, AttributeError) as error:
         raise TargetError(
             f"{place} and {copy} cannot change places in one step here: {error}. The rebuilt "
-            f"folder is {copy}; put it in place by hand while nobody reads."
+            f"folder is {copy}; put it in place by hand while no program reads it."
         ) from None
     before = place.with_name(f"{place.name}__before_{int(time.time())}")
     copy.rename(before)

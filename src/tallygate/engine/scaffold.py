@@ -23,7 +23,7 @@ def new_pipeline(
     connection: Connection,
     note: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """The text of a pipeline file for this topic; `note` is told why its records are no JSON."""
+    """The text of a pipeline file for this topic; `note` hears why its records are not JSON."""
     sample = [value for value in _sample(topic, connection) if value is not None]
     source: dict[str, Any] = {"topic": topic}
     try:

@@ -1,4 +1,4 @@
-"""Two folders that change places in one step, so that whoever looks sees one or the other."""
+"""Exchange two folders in one step, so that a reader sees one or the other."""
 
 import ctypes
 import os

@@ -1,7 +1,7 @@
 """The one way to make a Kafka client, and to turn what one raises into an error for people.
 
 librdkafka reports connection trouble on stderr by itself; here it goes to the logger
-`tallygate.librdkafka`, which is silent unless somebody listens.
+`tallygate.librdkafka`, which is silent unless it has a handler.
 """
 
 import logging
@@ -109,7 +109,7 @@ def ends(
 
     deadline = time.monotonic() + timeout
     with explain_errors(connection, f"asking for the ends of {partition[0]}/{partition[1]}"):
-        said = f"nobody says where {partition[0]}/{partition[1]} begins and ends."
+        said = f"no broker says where {partition[0]}/{partition[1]} begins and ends."
         found = wait_until(asked, 2 * timeout, said, error=UnreachableError)
     assert found is not None
     return found
@@ -157,7 +157,7 @@ def _refusal(connection: Connection) -> str | None:
     """Why a secured cluster did not let us in, if that is why it did not answer.
 
     librdkafka goes on trying after a refusal, so that a call ends with a time-out or a lost
-    connection; the refusal is told only to a callback. So one more client is made, and asked.
+    connection; only a callback hears of the refusal. So one more client is made, and asked.
     """
     if connection.librdkafka().get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
         return None

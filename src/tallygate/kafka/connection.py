@@ -158,7 +158,7 @@ def _check(connection: Connection) -> None:
         _need(given, "kafka.ssl.certificate.location is set", "ssl.key.location")
     for name in _FILES:
         if name in given and not Path(given[name]).is_file():
-            raise ConfigError(f"kafka.{name} names {given[name]}, which is no file.")
+            raise ConfigError(f"kafka.{name} names {given[name]}, which is not a file.")
 
 
 def _need(given: Mapping[str, str], reason: str, *names: str) -> None:

@@ -1,16 +1,15 @@
 """Reading exact ranges of offsets as blocks of Arrow, with no JVM in between.
 
-Somebody else has planned what to read: `[start, until)` of some partitions. Not every offset holds
+The caller has planned what to read: `[start, until)` of some partitions. Not every offset holds
 a record for us: there are the markers of transactions, records of aborted ones, and what compaction
 removed. So a range is over when Kafka has shown what comes after it: a record at `until - 1` or
 beyond, or the partition's end there.
 
-**Nothing is skipped in silence.** An offset is never reset. When Kafka says that an
-offset is not there, it is asked where the log begins and ends: what lies before is lost, and a log
-that ends before what was planned was cut off or made anew, so its offsets mean other records. An
-end within the range is none, since right after a failover a leader may not yet show all that it
-has: it is waited at. After too long a silence the reading fails, and whoever planned the range
-plans it again.
+**Nothing is skipped in silence.** An offset is never reset. When Kafka says that an offset is not
+there, it is asked where the log begins and ends: what lies before is lost, and a log that ends
+before what was planned was cut off or recreated, so its offsets mean other records. An end within
+the range does not end it, since right after a failover a leader may not yet show all that it has:
+the reader waits there. After too long a silence the reading fails, and the caller plans it again.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ RECORDS = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-"""A record as Spark's Kafka source gives it, without what nobody asks for."""
+"""A record as Spark's Kafka source gives it, without the columns that are never used."""
 BARE = pa.schema([each for each in RECORDS if each.name not in ("key", "timestamp")])
 """The same without what takes time to ask for, if the value is all that counts."""
 HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -66,7 +65,7 @@ RECORD = 32
 lengths is never asked for: Kafka gives whole batches of records, and where each is larger than what
 was asked for, those of one partition at a time. Many a producer makes them of 100 KiB and more."""
 FETCH_SIZE = {"max.partition.fetch.bytes", "fetch.message.max.bytes"}
-"""Two names of one property; whoever has set it gets what they have set."""
+"""Two names of one property; what the user has set stays."""
 LOOK_UP = 0.05
 ANSWER_TIMEOUT = 10.0
 PATIENCE = 30.0
@@ -236,7 +235,7 @@ class _Reading:
             raise clients.translate(error, self._connection, "reading")
 
 
-_CUT = "{}, and {} was to be read: its log was cut off, or the topic was made anew."
+_CUT = "{}, and {} was to be read: its log was cut off, or the topic was recreated."
 
 
 def _named(partition: TopicPartition) -> str:
@@ -297,5 +296,5 @@ def _pooled(connection: Connection, length: int) -> Iterator[Consumer]:
 
 
 def close_idle() -> None:
-    """Leave no connection open that nobody uses."""
+    """Close the connections that are not in use."""
     _consumers.close()

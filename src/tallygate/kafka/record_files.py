@@ -5,7 +5,7 @@ and another can go on from there. Text formats go on by byte; CSV, Parquet and A
 have no address, by the number of records to skip.
 
 A record that cannot be read is not passed over: the chunk lists it with its number and the reason,
-and whoever asked decides.
+and the caller decides.
 """
 
 import csv

@@ -15,7 +15,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition at one moment. `size` is None where it was not asked for or not told."""
+    """A partition at one moment. `size` is None if it was not asked for, or is not known."""
 
     id: int
     leader: int | None

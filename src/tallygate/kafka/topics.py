@@ -120,7 +120,7 @@ class Topics:
         try:
             self.create(name, configs={"max.message.bytes": str(LARGEST)})
         except TopicError:
-            if name not in self.names():  # or somebody else has just made it
+            if name not in self.names():  # or another program has just created it
                 self.create(name)
 
     def delete(self, names: Sequence[str]) -> None:
@@ -333,7 +333,7 @@ class Topics:
             if not strange:
                 raise
             raise TopicError(
-                f"{strange[0]!r} is no topic config{nearest(strange[0], known)}"
+                f"{strange[0]!r} is not a topic config{nearest(strange[0], known)}"
             ) from error
 
     def _config_names(self) -> Sequence[str]:

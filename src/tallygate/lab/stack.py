@@ -88,8 +88,8 @@ class Stack:
 
         `brokers` (3), `controllers` (0: the brokers are controllers too), `racks` and the broker
         `config` shape a new stack. One that exists keeps its shape, and asking for another is
-        refused. `advertised` names ports that clients are told instead of the brokers' own, for
-        whoever puts something in between. With `purge` the stack's data is removed when the `with`
+        refused. `advertised` names ports that brokers give to clients instead of their own,
+        for a proxy in between. With `purge` the stack's data is removed when the `with`
         block ends.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name):

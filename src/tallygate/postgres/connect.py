@@ -25,7 +25,8 @@ WATCHFUL = (
     "set_config('tcp_keepalives_interval', '5', false), "
     "set_config('tcp_keepalives_count', '3', false)"
 )
-"""What a server process is told first. Outside of a transaction, since a rollback would undo it."""
+"""What a client sets first in a server process: outside of a transaction, since a rollback would
+undo it."""
 
 
 def watchful(dsn: str) -> str:

@@ -85,7 +85,7 @@ def validated(
 
 
 def _place_within(problem: Any) -> Sequence[Any]:
-    """Where in what was looked at the problem is, if whoever looked could tell."""
+    """The path within the part that raised the error, if the error names one."""
     raised = problem.get("ctx", {}).get("error")
     return raised.place if isinstance(raised, PlacedError) else ()
 

@@ -189,8 +189,8 @@ class PipelineSpec(Part):
         not come twice, and no ledger can say what was lost."""
         if self.delivery != "at-most-once":
             raise ValueError(
-                f"reads a socket, which cannot be read twice, so {self.delivery} is not to be had; "
-                "say `delivery: at-most-once`, or put the lines into Kafka first"
+                f"reads a socket, which cannot be read twice, so {self.delivery} is impossible; "
+                "set `delivery: at-most-once`, or put the lines into Kafka first"
             )
         if self.sink.keeps_ledger:
             raise ValueError(

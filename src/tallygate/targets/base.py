@@ -215,4 +215,4 @@ def check_key(key: Iterable[str], columns: Iterable[str]) -> None:
     there = set(columns)
     for name in key:
         if name not in there:
-            raise TargetError(f"the key {name!r} is no column of what the pipeline gives.")
+            raise TargetError(f"the key {name!r} is not a column of the pipeline's rows.")

@@ -85,7 +85,7 @@ class Scene:
         self.ask_audit: Callable[[], AuditResult]
         self.report: AuditResult | None = None
         self.held: Counter[int] | None = None
-        """How often the sink holds each id, if it is no table."""
+        """How often the sink holds each id, if the sink is not a table."""
         self._on_event = on_event
         self.needed: tuple[Job, ...] = ()
         """Programs without which nothing more can come."""
@@ -139,7 +139,7 @@ class Scene:
         return self.folder / f"{self.name}.yaml"
 
     def refused(self) -> Job:
-        """The pipeline once more, which is to end with an error; nobody starts it again."""
+        """The pipeline once more, which is to end with an error and is not started again."""
         job = self.pipeline(name="the refused pipeline")
         job.patience = 1
         return job
@@ -242,7 +242,7 @@ class Scene:
         return None
 
     def _check_needed(self) -> None:
-        """Nothing more can come from a pipeline that nobody starts again."""
+        """Nothing more can come from a pipeline that is not started again."""
         for job in self.needed:
             if job.is_left_alone and job.last_words:
                 raise TallygateError(f"{job.name} failed for good: {job.last_words.strip()[-300:]}")

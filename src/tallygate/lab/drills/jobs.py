@@ -37,7 +37,7 @@ class Job:
         self.name, self._command, self._log, self._on_change = name, list(command), log, on_change
         self.patience, self._environment = patience, environment
         self.deaths: list[int] = []
-        """The exit code of each time that it ended and nobody had asked it to."""
+        """The exit code of each time that it ended unasked."""
         self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def ends(self) -> list[str]:
-        """How it ended each time that nobody had asked it to, in words."""
+        """How it ended each time that it ended unasked, in words."""
         return [_said(code) for code in self.deaths]
 
     @property
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether it failed so often that nobody starts it again."""
+        """Whether it failed so often that it is not started again."""
         return self._thread is not None and not self._thread.is_alive()
 
     def stop(self, timeout: float = 60) -> None:
@@ -154,7 +154,7 @@ def _family(process: subprocess.Popen[bytes] | None) -> list[psutil.Process]:
     if process is None:
         return []
     if process.poll() is not None and psutil.pid_exists(process.pid):
-        return []  # somebody else has its number, which is free only once no one of them is left
+        return []  # another process has its number, which is free only once no one of them is left
     return [each for each in psutil.process_iter() if _lives_in(each, process.pid)]
 
 

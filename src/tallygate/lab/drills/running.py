@@ -34,7 +34,7 @@ __all__ = ["PAYMENTS", "facts", "new_folder", "play_all", "play_one"]
 
 PAYMENTS = Payments()
 BROKERS = 3
-# Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
+# Long enough that no replica is thrown out of the ISR while a drill holds it back for a moment.
 CONFIG = {"replica.lag.time.max.ms": "20000"}
 
 

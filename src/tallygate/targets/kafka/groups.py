@@ -109,7 +109,7 @@ class PipelineGroups:
     def mark_again(
         self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Commit positions again, with this run's mark: whoever had the ids is fenced."""
+        """Commit positions again, with this run's mark: this fences the run that had the ids."""
         parts = self._parts(claim, remembered, partitions)
         doing = "committing the ledger again"
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:

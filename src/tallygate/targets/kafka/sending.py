@@ -1,7 +1,7 @@
 """Records on their way to a topic: rows, dead letters, and what becomes of them.
 
-**What a topic refuses once it refuses always.** To try again would never end, so a refusal is told
-from all else that may go wrong (`RefusedRowsError`). Anything else that a client of Kafka raises
+**What a topic refuses once it refuses always.** To try again would never end, so a refusal has
+an error of its own (`RefusedRowsError`). Anything else that a client of Kafka raises
 says nothing of what became of a commit: the ledger is asked (`UnknownOutcomeError`).
 """
 
@@ -76,7 +76,7 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
 
 @contextmanager
 def transaction(producer: Producer, failures: Failures) -> Iterator[None]:
-    """Commit what is done in here, or abort it: whoever reads the topic must not wait for its
+    """Commit what is done in here, or abort it: readers of the topic must not wait for its
     time-out. Raise what a topic has refused of it, and MovedError if the producer was fenced."""
     try:
         producer.begin_transaction()

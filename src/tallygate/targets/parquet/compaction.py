@@ -56,7 +56,9 @@ def compact_folder(source: Folder, into: Folder, *, target_bytes: int) -> Folder
     if into.path.is_relative_to(source.path):
         raise TargetError(f"{into.path} is in {source.path}, whose readers would see it too.")
     if source.newest() is None:
-        raise TargetError(f"{source.path} is no folder that a pipeline has written.")
+        raise TargetError(
+            f"no pipeline has written to {source.path}; name the folder of a Parquet sink."
+        )
     try:
         return _compact(source, into, target_bytes)
     except (OSError, UnknownOutcomeError) as error:

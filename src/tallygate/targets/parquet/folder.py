@@ -53,8 +53,8 @@ class Folder:
         scheme = _SCHEME.match(text)
         if scheme is not None and scheme[1].lower() != "file":
             raise ConfigError(
-                f"sink.parquet {text!r} is no folder of this machine: only a POSIX file system can "
-                "make a whole batch appear by one rename."
+                f"sink.parquet {text!r} is not a folder of this machine: only a POSIX file system "
+                "can make a whole batch appear by one rename."
             )
         plain = urllib.parse.unquote(urllib.parse.urlsplit(text).path) if scheme else text
         return cls(Path(plain).resolve())

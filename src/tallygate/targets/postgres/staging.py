@@ -2,7 +2,7 @@
 
 It is unlogged: PostgreSQL empties it after a crash, and a failed or repeated task leaves rows in
 it. So only rows of attempts that the driver heard of count, and they must be as many as those tasks
-reported, or the batch is planned anew.
+reported, or the batch is planned again.
 """
 
 import hashlib
