@@ -290,4 +290,4 @@ def test_the_command_says_what_it_found_by_its_exit_code(
     assert found["counts"]["missing"] == 1
     flow.execute("ALTER TABLE {table} ALTER COLUMN id TYPE text USING 'x'")
     crashed = tallygate("audit", str(file), "--name", "small", code=2)
-    assert "the audit could not be finished, so it has found nothing out: " in crashed.stderr
+    assert "the audit could not be finished, so its result is unknown: " in crashed.stderr

@@ -147,9 +147,9 @@ def _state(tallygate: Tallygate, name: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("table:", "tabel:"), "line 8: sink.tabel is no field; did you mean 'table'?"),
+        (("table:", "tabel:"), "line 8: sink.tabel is not a field; did you mean 'table'?"),
         (("max_records: 100", "max_records: 0"), "line 6: source.max_records"),
-        (("topic:", "tpoic:"), "source.tpoic is no field; did you mean 'topic'?"),
+        (("topic:", "tpoic:"), "source.tpoic is not a field; did you mean 'topic'?"),
         (("name: ", "delivery: twice\nname: "), "delivery"),
         (("id long", "id lonk"), "source.schema: 'id lonk, account string' cannot be read"),
         (("name: ", "name: [1"), "is not valid YAML"),

@@ -142,7 +142,7 @@ def test_ctrl_c_ends_cleanly(stack: Stack, filled: str) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--from", "soon"), ConfigError.exit_code, "no time"),
+        (("--from", "soon"), ConfigError.exit_code, "not a time"),
         (("--from", "3", "--tail", "3"), ConfigError.exit_code, "exclude each other"),
         (("--group", "g", "--from", "3"), ConfigError.exit_code, "offsets of its own"),
         (("--decode", "avro"), ConfigError.exit_code, "go together"),

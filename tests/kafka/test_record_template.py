@@ -27,7 +27,7 @@ def test_headers_are_text_with_fields() -> None:
 def test_timestamps_are_milliseconds_or_iso() -> None:
     assert RecordTemplate(timestamp="at").arguments(ROW, 4) == {"timestamp": 1767225600000}
     assert RecordTemplate(timestamp="id").arguments(ROW, 4) == {"timestamp": 7}
-    with pytest.raises(InputError, match="no timestamp"):
+    with pytest.raises(InputError, match="is not a timestamp"):
         RecordTemplate(timestamp="user.name").arguments(ROW, 4)
 
 

@@ -75,7 +75,7 @@ def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tal
     refused = tallygate("compact", lake.path, str(flow.folder / "new"), code=ConfigError.exit_code)
     assert "is a Delta table, compacted in its place: leave out NEW" in refused.stderr
     refused = tallygate("compact", str(flow.folder), code=ConfigError.exit_code)
-    assert "is no Delta table: name a new folder for its rows" in refused.stderr
+    assert "is not a Delta table: name a new folder for its rows" in refused.stderr
 
 
 def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> None:
@@ -244,7 +244,7 @@ def test_a_table_that_does_not_fit_is_refused(lake: Lake) -> None:
     with pytest.raises(TargetError, match="would forget which rows it holds"):
         lake.run()
     lake.path = str(lake.flow.folder)
-    with pytest.raises(TargetError, match="no Delta table"):
+    with pytest.raises(TargetError, match="not a Delta table"):
         lake.run()
 
 

@@ -108,7 +108,7 @@ def since_time(given: str | datetime | timedelta) -> datetime:
     else:
         found = moment(time_ms(given))
     if found is None:
-        raise ConfigError(f"{given!r} is no time that a record can have.")
+        raise ConfigError(f"{given!r} is not a time that a record can have.")
     return found
 
 
@@ -130,7 +130,7 @@ class Sample:
             return cls(share=float(match[1]) / 100)
         if match and not match[2] and match[1].isdigit() and int(match[1]):
             return cls(records=int(match[1]))
-        raise ConfigError(f"{text!r} is no sample: write a number of records, or a share as 1%.")
+        raise ConfigError(f"{text!r} is not a sample: write a number of records, or a share as 1%.")
 
     def of(self, total: int) -> int:
         return min(total, self.records or max(1, round(total * (self.share or 0))))

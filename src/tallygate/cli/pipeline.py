@@ -61,7 +61,7 @@ def check(file: File, *, settings: "Settings") -> None:
     """Check a pipeline without touching Kafka or the store, and show how it will be written."""
     with own_session(file, settings, "check") as (pipeline, spark):
         seen = pipeline.look(spark, settings)
-    print(f"{file} is a pipeline that can work.")
+    print(f"{file} is a valid pipeline.")
     for name, text in seen.items():
         print(f"  {name:<10} {text}")
 

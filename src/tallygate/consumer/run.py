@@ -71,7 +71,7 @@ def _check(
         raise ConfigError("no topic was given to consume.")
     if delivery not in get_args(DeliveryName):
         known = ", ".join(get_args(DeliveryName))
-        raise ConfigError(f"{delivery!r} is no delivery; there are {known}.")
+        raise ConfigError(f"{delivery!r} is not a delivery; choose one of {known}.")
     if dsn is not None and delivery != "exactly-once":
         raise ConfigError(f"a dsn goes with delivery exactly-once, not {delivery}.")
     if dedup is not None and dsn is None:

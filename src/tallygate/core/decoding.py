@@ -195,7 +195,7 @@ class Decoder:
         try:
             (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
         except csv.Error as error:  # which is no ValueError
-            raise ValueError(f"is no line of CSV: {error}") from None
+            raise ValueError(f"is not a line of CSV: {error}") from None
         if len(cells) != len(names):
             raise ValueError(f"{len(cells)} cells for {len(names)} fields")
         return {
@@ -292,7 +292,7 @@ def _every_digit(value: bytes) -> dict[str, Any]:
 
 def _of_object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError(f"a JSON {type(found).__name__} and no object")
+        raise ValueError(f"is a JSON {type(found).__name__} and not an object")
     return found
 
 
@@ -301,7 +301,7 @@ def _whole(digits: str) -> int | Decimal:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _holds_decimal(type_: pa.DataType) -> bool:

@@ -186,9 +186,9 @@ class BatchEngine:
                 deadline = deadline or now + self.patience
                 if now >= deadline:
                     raise UnreachableError(
-                        f"batch {batch} could not be brought to {self.target.name} for "
+                        f"batch {batch} could not be written to {self.target.name} for "
                         f"{self.patience:.0f} s: {str(error).rstrip('.')}. What the ledger has is "
-                        "in the target, the rest is not; start again when there is an answer."
+                        "in the target, the rest is not; start again when the target answers."
                     ) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)

@@ -107,7 +107,7 @@ def _milliseconds(interval: str, spark: SparkSession) -> int:
     text = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(interval)
     found = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.safeStringToInterval(text)
     if found is None:
-        raise ConfigError(f"{interval!r} is no interval; write it as `15 minutes`.")
+        raise ConfigError(f"{interval!r} is not an interval; write it as `15 minutes`.")
     days, rest = found.extractAsPeriod().getDays(), found.extractAsDuration().toMillis()
     return int(days) * DAY + int(rest)
 

@@ -39,7 +39,7 @@ def _parsed(value: bytes) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        raise InputError(f"{value[:60]!r} is no JSON") from None
+        raise InputError(f"{value[:60]!r} is not JSON") from None
 
 
 def _sample(topic: str, connection: Connection) -> list[bytes | None]:
@@ -59,7 +59,7 @@ def infer_schema(rows: Iterable[Any]) -> str:
     fields: dict[str, str | None] = {}
     for row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{row!r:.60} is no JSON object")
+            raise InputError(f"{row!r:.60} is not a JSON object")
         for name, value in row.items():
             fields[name] = _wider(fields.get(name), _type(value), name)
     if not fields:

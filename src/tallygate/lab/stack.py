@@ -334,7 +334,7 @@ class Stack:
             fixed[port] = f"broker {number + 1}"
         for port, use in fixed.items():
             if not 0 < port < 65536:
-                raise ConfigError(f"{port} for {use} is no port: it must be from 1 to 65535.")
+                raise ConfigError(f"{port} for {use} is not a port: it must be from 1 to 65535.")
             check_free(port, use)
         count = 2 * brokers + controllers + 1
         own, *rest = free_ports(count, self._taken_ports() | set(fixed))

@@ -52,7 +52,7 @@ def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psyco
     except psycopg.ProgrammingError:
         # What libpq says would quote the DSN, password and all.
         raise ConfigError(
-            "postgres.dsn is no DSN: write postgresql://user:password@host:port/database, with "
+            "postgres.dsn is not a DSN: write postgresql://user:password@host:port/database, with "
             "special characters percent-encoded."
         ) from None
     except psycopg.OperationalError as error:

@@ -51,7 +51,7 @@ def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> Pipel
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text: {error.reason}.") from error
+        raise ConfigError(f"{path} is not a text: {error.reason}.") from error
     try:
         document = yaml.load(text, Loader=Loader)
         nodes = yaml.compose(text, Loader=Loader)
@@ -61,7 +61,7 @@ def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> Pipel
         reason = getattr(error, "problem", None) or "it cannot be parsed"
         raise ConfigError(f"{path}{line} is not valid YAML: {reason}.") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} is no pipeline: it must say name, source and sink.")
+        raise ConfigError(f"{path} is not a pipeline: it must say name, source and sink.")
     document = _expanded(document, os.environ if environment is None else environment, path)
     spec = validated(PipelineSpec, document, str(path), nodes)
     spec._file = path
@@ -132,7 +132,7 @@ def _sentence(problem: Any, path: Sequence[Any], model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         close = nearest(str(path[-1]), {*_fields(model, path[:-1])} - {path[-1]})
         known = ", ".join(_fields(model, problem["loc"][:-1]))
-        return f"{name} is no field{f'; there are {known}' if close == '.' else ''}{close}"
+        return f"{name} is not a field{f'; there are {known}' if close == '.' else ''}{close}"
     if problem["type"] == "missing":
         return f"{name} is missing."
     message = str(problem["msg"]).removeprefix("Value error, ")

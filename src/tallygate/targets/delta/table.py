@@ -105,7 +105,7 @@ class DeltaTable:
             names = {status.getPath().getName() for status in self._files.listStatus(folder)}
             if names - {OWN_FOLDER}:
                 raise TargetError(
-                    f"{self.path} is a folder with files in it and no Delta table; name another."
+                    f"{self.path} has files in it and is not a Delta table; name another folder."
                 )
         try:
             rows = self._spark.createDataFrame([], schema)

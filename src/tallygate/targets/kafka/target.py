@@ -110,7 +110,7 @@ class KafkaTarget(Target):
             if given != HEADERS_DDL:
                 raise TargetError(
                     f"the column `headers`, which becomes the headers of records, is {given} and "
-                    f"should be {HEADERS_DDL}; name it otherwise if it is something else."
+                    f"should be {HEADERS_DDL}; rename it if it is something else."
                 )
 
     def _check_strategy(self, shape: RowShape) -> None:

@@ -86,7 +86,7 @@ class Folder:
         foreign = sorted(n for n in names if n[0] not in "._" and not _COMMIT.fullmatch(n))
         if foreign:
             raise TargetError(
-                f"{self.path} holds {foreign[0]!r}, which is no commit of a pipeline: readers "
+                f"{self.path} holds {foreign[0]!r}, which is not a commit of a pipeline: readers "
                 "would take it for rows. Choose a folder that is empty or new."
             )
 
