@@ -20,8 +20,15 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as Offset
 
 from tallygate.consumer.dedup import Dedup
-from tallygate.consumer.deliveries import AtLeastOnce, AtMostOnce, AutoCommit
-from tallygate.consumer.delivery import Delivery, Handler, UnknownOutcomeError, ends
+from tallygate.consumer.delivery import (
+    AtLeastOnce,
+    AtMostOnce,
+    AutoCommit,
+    Delivery,
+    Handler,
+    UnknownOutcomeError,
+    ends,
+)
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
 from tallygate.consumer.retry import Retry

@@ -11,7 +11,9 @@ name, and the two folders change places in one step. Nothing fences a run there 
 so there must be none.
 """
 
+import ctypes
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -29,15 +31,16 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import Summary
 from tallygate.engine.status import local_pipelines
-from tallygate.engine.swap_folders import exchange
 from tallygate.errors import ConfigError, LedgerError, TallygateError, TargetError
 from tallygate.postgres.connect import connect
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
+from tallygate.spec import Delta, Parquet, Postgres
 from tallygate.targets.postgres.table import TableName
 
 __all__ = ["Rebuilt", "rebuild"]
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 LONGEST_NAME = 63
 """Of a table, in bytes."""
@@ -168,7 +171,7 @@ def _rebuild_folder(
     if _runs_here(pipeline, settings):
         raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
     try:
-        exchange(place, copy)
+        _exchange(place, copy)
     except (OSError, AttributeError) as error:
         raise TargetError(
             f"{place} and {copy} cannot change places in one step here: {error}. The rebuilt "
@@ -184,6 +187,16 @@ def _rebuild_folder(
     return Rebuilt(summary, str(before))
 
 
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange two folders in one step, so that a reader sees one or the other. Linux can do this
+    for most file systems; where it cannot, that is an error."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
 def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
     known = local_pipelines(settings)
     return any(each.name == pipeline.name and each.state == "running" for each in known)
@@ -191,14 +204,9 @@ def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
 
 def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
     """The sources again, from their earliest record."""
-
-    def whole(source: Kafka | Files | Socket | Rate) -> Any:
-        earliest = {"start": "earliest"} if isinstance(source, Kafka) else {}
-        return source.model_copy(update=earliest)
-
     if pipeline.source is not None:
-        return {"source": whole(pipeline.source)}
-    return {"sources": {name: whole(each) for name, each in pipeline.sources.items()}}
+        return {"source": pipeline.source.from_the_start()}
+    return {"sources": {name: each.from_the_start() for name, each in pipeline.sources.items()}}
 
 
 def _forget(connection: psycopg.Connection, name: str, copy: TableName) -> None:

@@ -28,8 +28,6 @@ __all__ = ["BadRow", "Chunk", "FileFormat", "Position", "dump_json", "guess_form
 
 BLOCK = 1 << 20
 
-Fields = Mapping[str, Any]
-
 
 class FileFormat(StrEnum):
     lines = "lines"

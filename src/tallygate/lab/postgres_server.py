@@ -129,27 +129,20 @@ class PostgresServer:
             command = [str(programs / "initdb"), "-D", str(partial), "-U", USER]
             command += ["--auth=scram-sha-256", f"--pwfile={password.name}"]
             command += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=self.folder,
-                user=user,
-                group=user,
-                extra_groups=None if user is None else [],
-            )
+            done = self._run(command, user)
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).splitlines()
             raise died("PostgreSQL could not be initialized", lines)
         self._create_database(programs, partial, user)
         partial.rename(self.data)
 
-    def _create_database(self, programs: Path, data: Path, user: int | None) -> None:
-        """Make the stack's database with a single-user server, before anyone can connect."""
-        done = subprocess.run(
-            [str(programs / "postgres"), "--single", "-D", str(data), "postgres"],
-            input=f"CREATE DATABASE {DATABASE}\n",
+    def _run(
+        self, command: list[str], user: int | None, text: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of PostgreSQL's to its end, as the server's user."""
+        return subprocess.run(
+            command,
+            input=text,
             capture_output=True,
             text=True,
             check=False,
@@ -158,6 +151,11 @@ class PostgresServer:
             group=user,
             extra_groups=None if user is None else [],
         )
+
+    def _create_database(self, programs: Path, data: Path, user: int | None) -> None:
+        """Make the stack's database with a single-user server, before anyone can connect."""
+        single = [str(programs / "postgres"), "--single", "-D", str(data), "postgres"]
+        done = self._run(single, user, f"CREATE DATABASE {DATABASE}\n")
         if done.returncode != 0 or "ERROR:" in done.stderr or "FATAL:" in done.stderr:
             raise died("PostgreSQL could not create its database", done.stderr.splitlines())
 

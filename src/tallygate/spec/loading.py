@@ -44,14 +44,14 @@ TAGS = {
 """What pydantic puts into a place to say which kind of part it tried."""
 
 
-def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> PipelineSpec:
+def load_spec(path: Path) -> PipelineSpec:
     """Read a pipeline from a YAML file."""
     try:
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not a text: {error.reason}.") from error
+        raise ConfigError(f"{path} is not text: {error.reason}.") from error
     try:
         document = yaml.load(text, Loader=Loader)
         nodes = yaml.compose(text, Loader=Loader)
@@ -62,7 +62,7 @@ def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> Pipel
         raise ConfigError(f"{path}{line} is not valid YAML: {reason}.") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a pipeline: it must say name, source and sink.")
-    document = _expanded(document, os.environ if environment is None else environment, path)
+    document = _expanded(document, os.environ, path)
     spec = validated(PipelineSpec, document, str(path), nodes)
     spec._file = path
     return spec

@@ -274,10 +274,10 @@ def commit_offsets(
 
 
 def committed(
-    connection: Connection, group: str, *, stand_in: bool, settled: bool = False
+    connection: Connection, group: str, *, stand_in: bool
 ) -> dict[TopicPartition, Position]:
     """All offsets of a group that are a ledger's, with their marks (see `committed_in`)."""
-    (found,) = committed_in([group], connection, stand_in=stand_in, settled=settled)
+    (found,) = committed_in([group], connection, stand_in=stand_in)
     return found
 
 

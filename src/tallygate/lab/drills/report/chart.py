@@ -7,13 +7,13 @@ colour alone: each has its own stroke and its name at its end.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tallygate.lab.drills.outcome import Event, ProgressSample
 from tallygate.lab.drills.report.flags import LETTER, Flag, place_flags
-from tallygate.lab.drills.report.intervals import Interval, fault_intervals
 from tallygate.lab.drills.report.markup import count, seconds, text
 
-__all__ = ["timeline"]
+__all__ = ["Interval", "fault_intervals", "timeline"]
 
 WIDTH, LEFT, RIGHT = 880.0, 68.0, 200.0
 ROW, LINES, GAP, LAG, FOOT = 16.0, 190.0, 26.0, 62.0, 40.0
@@ -28,6 +28,31 @@ _MARKS = {
     "note": "M0 -3.5l3.5 3.5l-3.5 3.5l-3.5 -3.5z",
 }
 _NAMES = ("produced", "acknowledged", "committed")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """When a drill's fault was there, in seconds since the drill began."""
+
+    since: float
+    until: float
+    healed: bool
+    """Whether a heal ended it; else it lasted until the end."""
+
+
+def fault_intervals(events: Sequence[Event], end: float) -> list[Interval]:
+    """The intervals in order; a fault within a fault begins no other one."""
+    found: list[Interval] = []
+    since: float | None = None
+    for event in sorted(events, key=lambda event: event.at):
+        if event.kind == "fault" and since is None:
+            since = event.at
+        elif event.kind == "heal" and since is not None:
+            found.append(Interval(since, event.at, healed=True))
+            since = None
+    if since is not None:
+        found.append(Interval(since, max(end, since), healed=False))
+    return found
 
 
 def timeline(
