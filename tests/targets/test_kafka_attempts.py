@@ -290,7 +290,7 @@ def test_another_number_of_lanes_is_refused_and_so_is_another_strategy(
     other._lanes = LANES + 1
     with pytest.raises(LedgerError, match="started with 2 lanes and has 3 now"):
         other.take_over(made.shape, "")
-    with pytest.raises(LedgerError, match="was written lanes so far and would be by partition"):
+    with pytest.raises(LedgerError, match="wrote in lanes so far and would write by partition"):
         target.open(NARROW)
 
 

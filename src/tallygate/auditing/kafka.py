@@ -178,6 +178,6 @@ def topic_evidence(
 
 
 def _letters(topic: str, pipeline: str, connection: Connection) -> list[DeadLetter]:
-    """The pipeline's letters in a topic, in which there may be those of others."""
+    """The pipeline's dead letters in a topic, which may hold those of other pipelines too."""
     found, name = list_dead_letters(topic, connection), pipeline.encode()
     return [letter for letter in found if letter.record.header("tallygate.pipeline") == name]

@@ -163,7 +163,7 @@ def _offsets_in(ranges: Iterable[Range], size: int) -> dict[Stretch, int]:
 def _by_partition(
     letters: Iterable[Coordinates], ranges: Iterable[Range]
 ) -> dict[TopicPartition, npt.NDArray[np.int64]]:
-    """The offsets of the letters, in order, for the partitions that the ranges are of."""
+    """The offsets of the dead letters, in order, for the partitions that the ranges are of."""
     found: dict[TopicPartition, list[int]] = {each.topic_partition: [] for each in ranges}
     for topic, partition, offset in letters:
         if (topic, partition) in found:

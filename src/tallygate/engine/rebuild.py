@@ -150,7 +150,8 @@ def _rebuild_folder(
     place = Path(getattr(sink, field).removeprefix("file:")).resolve()
     if _runs_here(pipeline, settings):
         raise ConfigError(
-            f"pipeline {pipeline.name!r} runs; `tallygate stop {pipeline.name}` first."
+            f"pipeline {pipeline.name!r} is running; stop it first with "
+            f"`tallygate stop {pipeline.name}`."
         )
     if not place.exists():
         raise LedgerError(f"{place} does not exist; there is nothing to rebuild.")

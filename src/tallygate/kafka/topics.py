@@ -93,7 +93,9 @@ class Topics:
         if name in self._metadata().topics:
             raise TopicError(f"topic {name!r} exists already; change it with `topic alter`.")
         if partitions < 1:
-            raise TopicError(f"topic {name!r} cannot have {partitions} partitions: 1 or more.")
+            raise TopicError(
+                f"topic {name!r} cannot have {partitions} partitions; it needs 1 or more."
+            )
         brokers = len(self.brokers())
         replication = min(3, brokers) if replication is None else replication
         self._check_replication(name, replication, brokers, configs or {})
@@ -115,8 +117,8 @@ class Topics:
         )
 
     def create_for_letters(self, name: str) -> None:
-        """A topic for dead letters: one may be a letter because it was too large for another topic.
-        A cluster may not allow that much; then it is made as others are."""
+        """Create a topic for dead letters, some of which were too large for another topic. A
+        cluster may not allow that much; then the topic is created as others are."""
         try:
             self.create(name, configs={"max.message.bytes": str(LARGEST)})
         except TopicError:
@@ -202,7 +204,7 @@ class Topics:
         unknown = set(brokers or ()) - set(racks)
         if unknown:
             raise TopicError(
-                f"broker {min(unknown)} is not there; the brokers are "
+                f"there is no broker {min(unknown)}; the brokers are "
                 f"{', '.join(map(str, sorted(racks)))}."
             )
         chosen = {number: racks[number] for number in brokers or racks}

@@ -277,7 +277,7 @@ def end_run(connection: Transaction, claim: Claim, outcome: str) -> None:
 
 
 def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
-    """The letters by so many that each lot is of a size that jsonb can hold."""
+    """The dead letters in lots, each of a size that jsonb can hold."""
     some: list[Letter] = []
     size = 0
     for each in letters:

@@ -141,7 +141,7 @@ class PipelineSpec(Part):
     @model_validator(mode="after")
     def _fits(self) -> "PipelineSpec":
         if not NAME.fullmatch(self.name):
-            said = f"{self.name!r} cannot be: use letters, digits, dots, dashes, underscores"
+            said = f"{self.name!r} is not a name: use letters, digits, dots, dashes, underscores"
             raise PlacedError(said, "name")
         if (self.source is None) == (not self.sources):
             raise ValueError("needs either source or sources")

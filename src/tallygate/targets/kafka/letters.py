@@ -62,8 +62,8 @@ class LetterTopic:
 
 
 class LetterCount:
-    """How many letters of a pipeline a topic holds, of which only the new ones are read. There may
-    be letters of others in it, and marks that say which were replayed."""
+    """How many dead letters of a pipeline a topic holds, of which only the new ones are read. There
+    may be those of other pipelines in it, and marks that say which were replayed."""
 
     def __init__(self, topics: Topics, topic: str, pipeline: str) -> None:
         self._pipeline = pipeline.encode()

@@ -119,11 +119,11 @@ class KafkaTarget(Target):
         lanes = kept_lanes(self._names, self._connection, stand_in=self._stand_in)
         if lanes is None or bool(lanes) is not shape.narrow:
             return
-        was, now = ("lanes", "by partition") if shape.narrow else ("by partition", "lanes")
+        was, now = ("in lanes", "by partition") if shape.narrow else ("by partition", "in lanes")
         raise LedgerError(
-            f"pipeline {self.pipeline!r} was written {was} so far and would be {now} with "
-            "this transform: its ledger cannot be taken over. Set the transform back, or "
-            "choose another name and another topic."
+            f"pipeline {self.pipeline!r} wrote {was} so far and would write {now} with this "
+            "transform, so it cannot go on from its ledger. Set the transform back, or choose "
+            "another name and another topic."
         )
 
     def ledger(self) -> LedgerState | None:
@@ -269,7 +269,7 @@ class KafkaTarget(Target):
         return LetterTopic(connection=connection, topic=self._letters_topic, ledger=ledger)
 
     def letter_count(self) -> int:
-        """All letters that are there: counting goes on with every batch. Brokers that do not
+        """All dead letters that are there: counting goes on with every batch. Brokers that do not
         answer just then are asked again with the next one."""
         if self._counter is None:
             topics = Topics(self._connection, self._settings)

@@ -151,7 +151,7 @@ class RowWriter:
         letters: list[Letter],
         attempt: str | None = None,
     ) -> int:
-        """COPY all blocks; if this is careful, rows that are refused become letters."""
+        """COPY all blocks; if this is careful, rows that are refused become dead letters."""
         watched = self._watched(incoming)
         if not self.careful:
             sent = (self._sent(block.rows, attempt) for block in watched)

@@ -40,8 +40,8 @@ __all__ = ["PostgresTarget"]
 
 @dataclass(frozen=True)
 class _LetterTable:
-    """Keeps unfit records as they are found. The letters count once their batch is in the ledger,
-    so a batch that is never committed leaves none that a reader sees."""
+    """Keeps unfit records as they are found. They count as dead letters once their batch is in the
+    ledger, so a batch that is never committed leaves none that a reader sees."""
 
     dsn: str
     claim: Claim
