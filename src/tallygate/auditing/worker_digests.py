@@ -4,7 +4,7 @@ Then nothing has to be computed by Spark's JVM: some workers read records from K
 them, others see the rows of the sink, and both give digests and not rows.
 
 **The pipeline's reader is not taken at its word.** The workers read as a pipeline does that has no
-transform (see `kafka.fetching`): what that passes over, both would. So every offset must be
+transform (see `kafka.fetch`): what that passes over, both would. So every offset must be
 accounted for. A stretch in which each offset has a record is whole. Where some have none, because
 of a transaction's marker, an aborted record or compaction, Kafka's own client in the JVM reads the
 offsets of that stretch once more. If the two do not see the same ones, the stretch is compared row

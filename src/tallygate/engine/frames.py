@@ -1,6 +1,6 @@
 """The streaming frames of a pipeline's sources; of Kafka's, raw or decoded.
 
-Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
+Decoding is a step of our own (see `core.decoding`), so that a record that is unfit is known with
 its coordinates and its cause. Where the transform needs no JVM, the task that writes the rows
 decodes them, and mostly reads them too (see `targets.batch_input`).
 """
@@ -167,7 +167,7 @@ def decoded(
     what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
     `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
     read it nevertheless is an error. With a connection the step can also be given ranges in the
-    place of records (see `spark.ranged`), and reads them."""
+    place of records (see `spark.direct_read`), and reads them."""
     decoder = decoder_of(source, metadata, where)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
