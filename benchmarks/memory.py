@@ -56,7 +56,7 @@ def run(stage: Stage) -> list[dict[str, Any]]:
             print(samples[-1], flush=True)
 
     source = Kafka(stage.work.topic, schema=SCHEMA)
-    ours.run(stage, "memory", source, Postgres("memory"), told=look)
+    ours.run(stage, "memory", source, Postgres("memory"), on_progress=look)
     return samples
 
 

@@ -55,7 +55,13 @@ def into_files(stage: Stage) -> Course:
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         source, sink = Kafka(stage.work.topic, schema=SCHEMA), Parquet(f"{folder}/rows")
-        run(stage, stage.fresh("files"), source, sink, told=lambda _: ends.append(time.time()))
+        run(
+            stage,
+            stage.fresh("files"),
+            source,
+            sink,
+            on_progress=lambda _: ends.append(time.time()),
+        )
         stage.check_files(f"{folder}/rows")
     return Course.of_batches(ends, stage.work.size, stage.work.rows)
 
@@ -66,7 +72,7 @@ def run(
     source: Kafka,
     sink: Postgres | KafkaSink | Parquet,
     transform: str | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Pipeline(
@@ -79,7 +85,7 @@ def run(
             until="available",
             settings=stage.settings,
             spark=stage.spark,
-            told=told,
+            on_progress=on_progress,
         )
 
 

@@ -52,7 +52,7 @@ def samples(stage: Stage) -> list[float]:
             transform=keyed,
             sink=Parquet(f"{folder}/keys"),
             checkpoint=f"{folder}/checkpoint",
-        ).run(until="available", settings=stage.settings, spark=stage.spark, told=look)
+        ).run(until="available", settings=stage.settings, spark=stage.spark, on_progress=look)
     return sizes
 
 

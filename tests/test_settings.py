@@ -109,7 +109,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: 
 
 
 def test_unknown_names_are_refused_wherever_they_come_from(file: Path) -> None:
-    with pytest.raises(ConfigError, match="TALLYGATE_STAK, which is no setting"):
+    with pytest.raises(ConfigError, match="TALLYGATE_STAK, which is not a setting"):
         Settings.load(environment={"TALLYGATE_STAK": "x"})
     with pytest.raises(ConfigError, match="a flag sets 'spark.mster'"):
         Settings.load({"spark.mster": "x"}, environment={})

@@ -24,7 +24,7 @@ def test_sizes(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 weeks"])
 def test_bad_durations_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no duration"):
+    with pytest.raises(ConfigError, match="is not a duration"):
         duration_ms(text)
 
 
@@ -44,13 +44,13 @@ def test_intervals(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "daily", "forever", "3 fortnights"])
 def test_bad_intervals_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no interval"):
+    with pytest.raises(ConfigError, match="is not an interval"):
         interval_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1 GX", "-5MB"])
 def test_bad_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no size"):
+    with pytest.raises(ConfigError, match="is not a size"):
         size_bytes(text)
 
 

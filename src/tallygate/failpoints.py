@@ -23,8 +23,8 @@ Deliveries that save offsets and rows apart reach `committed` twice, once for ea
 
 Two more things can happen to a task, once: `rows-written@3/executor` kills the executor that it
 runs in, and `rows-written@3/stall` lets it hang there, so that Spark starts it a second time where
-speculation is on. Executors must be told by `spark.executorEnv.TALLYGATE_FAIL_AT`, and of a file
-TALLYGATE_FAILED that is made when it has happened.
+speculation is on. Executors need `spark.executorEnv.TALLYGATE_FAIL_AT`, and the path of a file
+TALLYGATE_FAILED, which is made when it has happened.
 """
 
 import importlib
@@ -79,7 +79,7 @@ def reach(point: str, batch: int) -> None:
 
 
 def mark_driver() -> None:
-    """Tell the workers that will be forked whom to kill; or say that nobody will be."""
+    """Tell the workers that will be forked which process to kill, or log that none will be."""
     if ARMED is not None:
         os.environ[DRIVER] = str(os.getpid())
     elif ASKED is not None:

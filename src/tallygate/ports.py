@@ -19,7 +19,7 @@ LOWEST = 10_000
 
 
 def free_ports(count: int, avoid: set[int] | None = None) -> list[int]:
-    """`count` different ports that nobody listens on and that are not in `avoid`."""
+    """`count` different ports that no program listens on and that are not in `avoid`."""
     candidates = list(range(LOWEST, _ephemeral_start()))
     random.shuffle(candidates)
     found: list[int] = []

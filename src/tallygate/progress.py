@@ -8,4 +8,4 @@ Progress = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """The progress that nobody looks at."""
+    """Show no progress."""

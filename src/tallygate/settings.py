@@ -73,7 +73,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-# Sections whose keys belong to somebody else and are passed on untouched.
+# Sections whose keys belong to other programs and are passed on untouched.
 OPEN_SECTIONS: Mapping[str, str] = {
     "kafka.java": "Properties handed to Java clients (Spark, Kafka's tools) as they are.",
     "kafka.librdkafka": "Properties handed to librdkafka clients as they are.",
@@ -241,7 +241,7 @@ def _value(name: str, text: str | None, origin: str) -> Value:
 def _known(name: str, origin: str) -> str:
     if name in SETTINGS or any(name.startswith(f"{section}.") for section in OPEN_SECTIONS):
         return name
-    raise ConfigError(f"{origin} sets {name!r}, which is no setting{nearest(name, SETTINGS)}")
+    raise ConfigError(f"{origin} sets {name!r}, which is not a setting{nearest(name, SETTINGS)}")
 
 
 def _named_file(environment: Mapping[str, str]) -> Path | None:
@@ -300,5 +300,5 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
             if not any(name.startswith(f"{section}.") for section in OPEN_SECTIONS):
                 close = nearest(variable, by_variable)
-                raise ConfigError(f"the environment sets {variable}, which is no setting{close}")
+                raise ConfigError(f"the environment sets {variable}, which is not a setting{close}")
         yield name, text, f"the environment ({variable})"

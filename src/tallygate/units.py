@@ -22,7 +22,7 @@ def duration_ms(text: str) -> int:
         return -1
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", text)
     if not match:
-        raise ConfigError(f"{text!r} is no duration: write 7d, 12h, 30m, 45s, 500ms or forever.")
+        raise ConfigError(f"{text!r} is not a duration: write 7d, 12h, 30m, 45s, 500ms or forever.")
     return round(float(match[1]) * _MILLISECONDS[match[2]])
 
 
@@ -31,7 +31,7 @@ def interval_ms(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
     unit = _NAMES.get(match[2].removesuffix("s"), match[2]) if match else ""
     if match is None or unit not in _MILLISECONDS or not float(match[1]):
-        raise ConfigError(f"{text!r} is no interval: write 500ms, 10s, 5m, 1h or 10 seconds.")
+        raise ConfigError(f"{text!r} is not an interval: write 500ms, 10s, 5m, 1h or 10 seconds.")
     return round(float(match[1]) * _MILLISECONDS[unit])
 
 
@@ -41,7 +41,7 @@ def size_bytes(text: str) -> int:
         return -1
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
     if not match or match[2] not in _BYTES:
-        raise ConfigError(f"{text!r} is no size: write 1024, 500MB, 1GiB or unlimited.")
+        raise ConfigError(f"{text!r} is not a size: write 1024, 500MB, 1GiB or unlimited.")
     return round(float(match[1]) * _BYTES[match[2]])
 
 
@@ -62,7 +62,7 @@ def time_ms(text: str) -> int:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time: write 2026-01-31T12:00:00Z.") from None
+        raise ConfigError(f"{text!r} is not a time: write 2026-01-31T12:00:00Z.") from None
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -257,7 +257,9 @@ def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:
         found = audited(flow)
         verdicts.append((found.verdict, found.rows))
 
-    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=check)
+    flow.pipeline().run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=check
+    )
     assert [verdict for verdict, _ in verdicts] == [Verdict.VALID] * 3
     assert [rows for _, rows in verdicts] == [100, 200, 300]
 
@@ -288,4 +290,4 @@ def test_the_command_says_what_it_found_by_its_exit_code(
     assert found["counts"]["missing"] == 1
     flow.execute("ALTER TABLE {table} ALTER COLUMN id TYPE text USING 'x'")
     crashed = tallygate("audit", str(file), "--name", "small", code=2)
-    assert "the audit could not be finished, so it has found nothing out: " in crashed.stderr
+    assert "the audit could not be finished, so its result is unknown: " in crashed.stderr

@@ -51,9 +51,11 @@ class Topic:
         group = Names(self.flow.name).group
         held = committed(self.connection, group, stand_in=False)
         consumer = clients.consumer(self.connection, group_id=group)
-        (place,) = [place for place in held if place[1] == 0]
-        at, mark = held[place]
-        consumer.commit(offsets=[TopicPartition(*place, at + by, mark.text())], asynchronous=False)
+        (partition,) = [partition for partition in held if partition[1] == 0]
+        at, mark = held[partition]
+        consumer.commit(
+            offsets=[TopicPartition(*partition, at + by, mark.text())], asynchronous=False
+        )
         consumer.close()
 
 
@@ -110,8 +112,8 @@ def test_records_that_pass_as_they_are_and_an_aborted_one_of_the_source(flow: Fl
     whole = audited(flow, **fields)
     assert (whole.verdict, whole.records, whole.rows) == (Verdict.VALID, 31, 30)
     (first,) = [each for each in topic.records() if each.value == b'{"id": 0, "account": "a0"}']
-    place, _, offset = (first.headers[0][1] or b"").decode().rpartition("@")
-    header = ("tallygate.source", f"{place}@{int(offset) - 2}".encode())
+    partition, _, offset = (first.headers[0][1] or b"").decode().rpartition("@")
+    header = ("tallygate.source", f"{partition}@{int(offset) - 2}".encode())
     topic.add(first, b'{"id": 1, "account": "x"}', [header])
     found = counts(audited(flow, **fields))
     assert found.pop("aborted") == 1

@@ -60,7 +60,7 @@ def test_an_audit_is_true_until_a_row_is_gone(flow: Flow) -> None:
         assert repr(found).endswith(f"invalid; 1 missing ({where})>")
         assert str(found).endswith(f"\n  missing: 1\n    {where}")
     assert tallygate.audit(file, since="2000-01-01T00:00:00Z", **given).counts["missing"] == 1
-    with pytest.raises(ConfigError, match="is no sample"):
+    with pytest.raises(ConfigError, match="is not a sample"):
         tallygate.audit(file, sample="some", **given)
 
 

@@ -20,10 +20,10 @@ def test_windows_lie_in_the_ranges_and_apart() -> None:
         assert 3900 <= sum(map(len, found)) <= 4000
         assert len(found) == 40
         for each in found:
-            (whole,) = [one for one in RANGES if one.place == each.place]
+            (whole,) = [one for one in RANGES if one.topic_partition == each.topic_partition]
             assert whole.start <= each.start < each.until <= whole.until
         for one, other in itertools.pairwise(found):
-            assert one.place != other.place or one.until <= other.start
+            assert one.topic_partition != other.topic_partition or one.until <= other.start
 
 
 def test_every_window_can_be_chosen() -> None:
@@ -41,10 +41,10 @@ def test_a_sample_is_a_number_or_a_share() -> None:
     assert Sample.parse("10000") == Sample(records=10_000)
     assert Sample.parse("0.5%") == Sample(share=0.005)
     assert Sample.parse(10_000) == Sample(records=10_000)
-    with pytest.raises(ConfigError, match="is no sample"):
+    with pytest.raises(ConfigError, match="is not a sample"):
         Sample.parse(-1)
     for text in ("", "0", "101%", "0.5", "many"):
-        with pytest.raises(ConfigError, match="is no sample"):
+        with pytest.raises(ConfigError, match="is not a sample"):
             Sample.parse(text)
 
 
@@ -56,7 +56,7 @@ def test_since_is_a_time_or_a_duration() -> None:
     for ago in ("2h", two_hours):
         assert abs(datetime.now(UTC) - two_hours - since_time(ago)) < timedelta(seconds=5)
     for wrong in ("yesterday", "1e9", "9" * 20, "999999999d", timedelta(days=999_999)):
-        with pytest.raises(ConfigError, match="is no time"):
+        with pytest.raises(ConfigError, match="is not a time"):
             since_time(wrong)
 
 

@@ -40,7 +40,7 @@ def test_version(tallygate: Tallygate) -> None:
         ("topic creat", 2, "Did you mean 'create'?"),
         ("topic create", 2, "Missing argument 'TOPIC'"),
         ("topic create t --partitions many", 2, "valid integer"),
-        ("topic create t --retention soon", ConfigError.exit_code, "'soon' is no duration"),
+        ("topic create t --retention soon", ConfigError.exit_code, "'soon' is not a duration"),
         ("topic list", StackError.exit_code, "the local stack 'default' is not up"),
         ("topic list --set nonsense", ConfigError.exit_code, "must be written NAME=VALUE"),
         ("topic list --set kafka.bootsrap.servers=x", ConfigError.exit_code, "did you mean"),

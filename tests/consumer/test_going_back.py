@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tallygate import Connection, Producer, Record, Retry, Stack, consume
-from tallygate.consumer.run import ConsumeSummary, _Run
+from tallygate.consumer.loop import ConsumeSummary, Loop
 from tallygate.errors import LostRangeError
 from tallygate.kafka import clients
 from tallygate.waiting import wait_until
@@ -122,8 +122,17 @@ def test_an_offset_that_is_there_after_all_is_read_on_from(
     """As right after a failover, when a leader does not show yet all that it has. The refusal is
     waited for here, and the records come before it is looked at."""
     topic = fill(10, partitions=1)
-    run = _Run([topic], "early", "earliest", "stopped", threading.Event(), 5, Retry(), connection)
-    run._consumer = clients.consumer(
+    loop = Loop(
+        [topic],
+        connection,
+        group="early",
+        start="earliest",
+        until="stopped",
+        stop=threading.Event(),
+        batch_size=5,
+        retry=Retry(),
+    )
+    loop._consumer = clients.consumer(
         connection,
         group_id="early",
         partition_assignment_strategy="cooperative-sticky",
@@ -132,20 +141,20 @@ def test_an_offset_that_is_there_after_all_is_read_on_from(
 
     def assigned(consumer: Consumer, _: list[TopicPartition]) -> None:
         consumer.incremental_assign([TopicPartition(topic, 0, 15)])
-        run._owned = {(topic, 0)}
+        loop._owned = {(topic, 0)}
 
     def next_message() -> Message | None:
-        return run._consumer.poll(0.1)
+        return loop._consumer.poll(0.1)
 
-    run._consumer.subscribe([topic], on_assign=assigned)
+    loop._consumer.subscribe([topic], on_assign=assigned)
     refusal = wait_until(next_message, 30, "no refusal")
     assert refusal is not None
     assert refusal.error() is not None
     with Producer(connection) as producer:
         for number in range(10, 20):
             producer.send(topic, str(number), partition=0)
-    assert not run._is_record(refusal)
+    assert not loop._is_record(refusal)
     read_on = wait_until(next_message, 30, "nothing was fetched any more")
-    run._consumer.close()
+    loop._consumer.close()
     assert read_on is not None
     assert (read_on.error(), read_on.offset()) == (None, 15)

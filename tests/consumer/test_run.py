@@ -246,7 +246,7 @@ def test_records_lost_to_retention_are_an_error_with_their_count(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"delivery": "twice"}, "'twice' is no delivery; there are at-most-once"),
+        ({"delivery": "twice"}, "'twice' is not a delivery; choose one of at-most-once"),
         ({"dsn": "x"}, "a dsn goes with delivery exactly-once"),
         ({"batch_size": 0}, "batch_size"),
     ],

@@ -23,7 +23,7 @@ from tallygate.errors import UnreachableError
 from tallygate.failpoints import reach
 from tallygate.targets.base import BatchInput, RowShape, Target, WriteBatch, Written
 from tallygate.targets.batch_input import BlockInput
-from tallygate.targets.task_report import StepError, steps_heard
+from tallygate.targets.task_report import StepError, raise_step_errors
 from tallygate.waiting import wait_until
 
 __all__ = ["SPINE", "Run", "Seen", "Store", "bring", "keep", "letters_of", "settled", "write"]
@@ -218,7 +218,7 @@ def bring(run: Run, batch: Batch) -> Written | None:
     as long as the outcome is unknown. None if nothing is left."""
     for _ in range(TRIES):
         try:
-            with steps_heard():
+            with raise_step_errors():
                 return _tried(run, batch)
         except (UnreachableError, MovedError) as error:
             last = error
@@ -234,7 +234,7 @@ def _tried(run: Run, batch: Batch) -> Written | None:
     reach("batch-planned", batch.id)
     if not left:
         return None
-    new = tuple(each for each in left if each.place not in state.positions)
+    new = tuple(each for each in left if each.topic_partition not in state.positions)
     written = write(run, batch, left, new)
     reach("batch-committed", batch.id)
     return written

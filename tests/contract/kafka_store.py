@@ -97,10 +97,10 @@ class KafkaStore(Store):
             found = consumer.list_topics(topic, timeout=WAIT).topics[topic]
             if found.error is not None:
                 return []
-            places = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in found.partitions]
-            consumer.assign(places)
+            partitions = [TopicPartition(topic, n, OFFSET_BEGINNING) for n in found.partitions]
+            consumer.assign(partitions)
             messages: list[Message] = []
-            left = len(places)
+            left = len(partitions)
             while left:
                 message = consumer.poll(WAIT)
                 assert message is not None, f"{topic} cannot be read"

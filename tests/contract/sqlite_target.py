@@ -27,11 +27,11 @@ from tallygate.errors import LedgerError
 from tallygate.failpoints import reach
 from tallygate.targets.base import (
     LetterKeeper,
-    Retry,
     RowShape,
     Target,
     TaskReport,
     Traits,
+    UnknownOutcomeError,
     WriteBatch,
     Written,
 )
@@ -74,7 +74,7 @@ class Database:
             yield connection
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            raise Retry(str(error)) from error
+            raise UnknownOutcomeError(str(error)) from error
         finally:
             connection.close()  # which rolls back what was not committed
 

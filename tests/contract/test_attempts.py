@@ -17,7 +17,7 @@ from contract.ways import Way, ways
 from tallygate.core.blocks import BlockPlan, Blocks
 from tallygate.targets.base import Task, TaskReport
 from tallygate.targets.batch_input import BlockInput
-from tallygate.targets.task_report import performed, raise_problems
+from tallygate.targets.task_report import perform, raise_problems
 
 
 class Tried(BlockInput):
@@ -54,7 +54,7 @@ class Attempt:
         return Blocks(self.plan, iter(self.given), lane=self.lane)
 
     def __call__(self) -> TaskReport:
-        return performed(self.task, self.blocks())
+        return perform(self.task, self.blocks())
 
 
 class AtOnce(Tried):
@@ -90,7 +90,7 @@ class HalfWay(Tried):
         broken = attempt.blocks()
         broken.source = _breaking(broken.source)
         with suppress(WorkerError):
-            performed(attempt.task, broken)
+            perform(attempt.task, broken)
         return [attempt()]
 
 

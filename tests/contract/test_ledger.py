@@ -49,7 +49,7 @@ def test_a_lost_range_is_passed_over_and_kept_as_lost(way: Way, make: Make) -> N
     run.bring(BATCHES[:1])
     gone = BATCHES[1].ranges[:2]
     run.target.amend(run.claim, Lose(gone, "retention"))
-    assert _ledger(run).positions[gone[0].place] == gone[0].until
+    assert _ledger(run).positions[gone[0].topic_partition] == gone[0].until
     run.bring([replace(BATCHES[1], ranges=BATCHES[1].ranges[2:]), BATCHES[2]])
     state = settled(store).state
     assert state.positions == LAST

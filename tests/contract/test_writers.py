@@ -16,7 +16,7 @@ from contract.twins import without_fence
 from contract.ways import Way, cases, ways
 from tallygate.core.ledger import Lose, Remember
 from tallygate.errors import FencedError, UnreachableError
-from tallygate.targets.task_report import steps_heard
+from tallygate.targets.task_report import raise_step_errors
 
 MOMENT = 0.5
 """How long a run is waited for that may have to wait for another one."""
@@ -77,7 +77,7 @@ def test_dead_letters_that_an_older_run_still_keeps_are_there_once(way: Way, mak
     older = Run(store)
     older.bring(BATCHES[:1])
     newer = Run(store)
-    with suppress(FencedError), steps_heard():
+    with suppress(FencedError), raise_step_errors():
         keep(older, letters_of(BATCHES[1]))
     newer.bring(BATCHES)
     assert settled(store).state.positions == LAST

@@ -31,7 +31,7 @@ def without_fence(kind: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def _moved_from_anywhere(self: LedgerState, ranges: Iterable[Range]) -> LedgerState:
-    ends = {each.place: each.until for each in ranges}
+    ends = {each.topic_partition: each.until for each in ranges}
     return replace(self, positions={**self.positions, **ends})
 
 
@@ -43,7 +43,7 @@ def _move_from_anywhere(transaction: Any, claim: Claim, ranges: Iterable[Range])
             "ON CONFLICT (pipeline, topic, partition) "
             "DO UPDATE SET next_offset = EXCLUDED.next_offset",
             claim.pipeline,
-            *each.place,
+            *each.topic_partition,
             each.start,
             each.until,
         )

@@ -96,12 +96,12 @@ def test_a_csv_row_of_another_length_is_bad(tmp_path: Path) -> None:
     path.write_text('a,b\n1,2\n3\n"4\n5",6\n')
     (chunk,) = read_chunks(str(path), FileFormat.csv)
     assert chunk.fields == [{"a": "1", "b": "2"}, {"a": "4\n5", "b": "6"}]
-    assert [(bad.number, bad.reason) for bad in chunk.bad] == [(2, "has not 2 columns")]
+    assert [(bad.number, bad.reason) for bad in chunk.bad] == [(2, "does not have 2 columns")]
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(FileFormat.parquet, "no Parquet file"), (FileFormat.avro, "no whole Avro file")],
+    [(FileFormat.parquet, "not a Parquet file"), (FileFormat.avro, "not a complete Avro file")],
 )
 def test_a_file_of_another_format_is_refused(tmp_path: Path, kind: FileFormat, said: str) -> None:
     path = tmp_path / "data"

@@ -32,16 +32,16 @@ WAY_OUT = re.compile(
 
 
 T = TypeVar("T")
-PLACES = [("t", 0), ("t", 1), ("u", 0)]
+PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
 OFFSETS = some.integers(0, 6)
 
 
 def _advanced(positions: Positions, steps: Positions) -> dict[TopicPartition, int]:
-    return {place: offset + steps.get(place, 0) for place, offset in positions.items()}
+    return {partition: offset + steps.get(partition, 0) for partition, offset in positions.items()}
 
 
-def _some(places: list[TopicPartition], least: int = 0) -> some.SearchStrategy[Positions]:
-    return some.dictionaries(some.sampled_from(places), OFFSETS, min_size=least)
+def _some(partitions: list[TopicPartition], least: int = 0) -> some.SearchStrategy[Positions]:
+    return some.dictionaries(some.sampled_from(partitions), OFFSETS, min_size=least)
 
 
 def _mostly(usual: T, *others: T) -> some.SearchStrategy[T]:
@@ -50,8 +50,8 @@ def _mostly(usual: T, *others: T) -> some.SearchStrategy[T]:
 
 @some.composite
 def ledgers(draw: some.DrawFn) -> LedgerState:
-    positions = draw(_some(PLACES, least=2))
-    furthest = _advanced(positions, draw(_some(PLACES)))
+    positions = draw(_some(PARTITIONS, least=2))
+    furthest = _advanced(positions, draw(_some(PARTITIONS)))
     lanes_differ = furthest != positions and draw(some.booleans())
     return LedgerState(
         positions=positions,
@@ -67,18 +67,18 @@ def checkpoints(draw: some.DrawFn, ledger: LedgerState) -> CheckpointState:
     adopted = draw(some.sampled_from([None, -1, 5]))
     if draw(some.integers(0, 4)) == 0:
         return replace(NO_CHECKPOINT, adopted=adopted)
-    near = dict(draw(_some(PLACES))) if draw(some.integers(0, 4)) == 0 else {}
-    steps = {place: draw(_mostly(0, -2, 1, 3)) for place in ledger.positions}
+    near = dict(draw(_some(PARTITIONS))) if draw(some.integers(0, 4)) == 0 else {}
+    steps = {partition: draw(_mostly(0, -2, 1, 3)) for partition in ledger.positions}
     start = {
         **near,
-        **{place: max(0, at) for place, at in _advanced(ledger.positions, steps).items()},
+        **{partition: max(0, at) for partition, at in _advanced(ledger.positions, steps).items()},
     }
     end = draw(
         some.sampled_from([ledger.furthest, ledger.positions])
-        | _some(PLACES).map(lambda steps: _advanced(start, steps))
+        | _some(PARTITIONS).map(lambda steps: _advanced(start, steps))
     )
     if end is not None:
-        end = {place: max(at, end.get(place, at)) for place, at in start.items()}
+        end = {partition: max(at, end.get(partition, at)) for partition, at in start.items()}
     return CheckpointState(
         path="/checkpoint",
         id=draw(_mostly("query", "copy")),
@@ -96,7 +96,7 @@ def sources(draw: some.DrawFn) -> SourceState:
     both = {"t": "first", "u": "third"}
     return SourceState(
         topic_ids=draw(_mostly(both, both, {"t": "second"}, {"u": "third"})),
-        earliest={place: draw(_mostly(0, 2, 5)) for place in PLACES},
+        earliest={partition: draw(_mostly(0, 2, 5)) for partition in PARTITIONS},
         read=draw(some.sampled_from([frozenset({"t"}), frozenset({"t", "u"})])),
     )
 
@@ -136,7 +136,7 @@ def _after(start: Start, lost: tuple[Range, ...]) -> LedgerState:
     """The ledger when these ranges are given up, in every lane."""
     assert start.ledger is not None
     moved = start.ledger.moved(lost)
-    gone = {each.place: each.until for each in lost}
+    gone = {each.topic_partition: each.until for each in lost}
     furthest = {**(start.ledger.furthest or moved.positions), **gone}
     return replace(moved, furthest=None if furthest == moved.positions else furthest)
 
@@ -149,9 +149,9 @@ def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> No
         return
     assert not start.nature.anchored
     assert start.policy.accept_loss or not decision.lost
-    lost = {(*each.place, each.start): each.until for each in decision.lost}
-    for place, position in start.ledger.positions.items():
-        assert decision.positions[place] == lost.get((*place, position), position)
+    lost = {(*each.topic_partition, each.start): each.until for each in decision.lost}
+    for partition, position in start.ledger.positions.items():
+        assert decision.positions[partition] == lost.get((*partition, position), position)
     known = {topic for topic, _ in start.ledger.positions}
     for topic, number in decision.positions.keys() - start.ledger.positions.keys():
         assert topic not in known
@@ -160,7 +160,9 @@ def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> No
     if decision.furthest is not None:
         assert start.nature.sees is None
         assert decision.furthest.keys() == decision.positions.keys()
-        assert all(end >= decision.positions[place] for place, end in decision.furthest.items())
+        assert all(
+            end >= decision.positions[partition] for partition, end in decision.furthest.items()
+        )
 
 
 @given(starts())
@@ -170,21 +172,24 @@ def test_a_checkpoint_is_gone_on_with_only_if_its_next_batch_leaves_no_gap(start
         return
     ledger, checkpoint = _after(start, decision.lost), start.checkpoint
     assert checkpoint.planned is not None
-    for place, position in ledger.positions.items():
-        assert checkpoint.start.get(place, 0) <= position
+    for partition, position in ledger.positions.items():
+        assert checkpoint.start.get(partition, 0) <= position
     if start.nature.anchored:
         return
-    begins = {place: checkpoint.start.get(place, 0) for place in ledger.positions}
+    begins = {partition: checkpoint.start.get(partition, 0) for partition in ledger.positions}
     ends = checkpoint.end or begins
-    ranges = [Range(*place, begins[place], ends.get(place, begins[place])) for place in begins]
+    ranges = [
+        Range(*partition, begins[partition], ends.get(partition, begins[partition]))
+        for partition in begins
+    ]
     divisible = start.nature.divisible and ledger.furthest is None
     left = remaining(ranges, ledger.positions, divisible=divisible)
-    assert {each.place: each.start for each in left} == {
-        each.place: ledger.positions[each.place] for each in left
+    assert {each.topic_partition: each.start for each in left} == {
+        each.topic_partition: ledger.positions[each.topic_partition] for each in left
     }
     if ledger.furthest is not None:
         assert begins == ledger.positions
-        assert {each.place: each.until for each in ranges} == ledger.furthest
+        assert {each.topic_partition: each.until for each in ranges} == ledger.furthest
 
 
 @given(starts())

@@ -58,7 +58,7 @@ for policy in (TO_TABLE, ACCEPTS):
         )
         table.row(
             f"the topic is another one: {NAMES[nature]}{LOSS[policy]}",
-            Refused(LostRangeError, "topic 't' was deleted and made anew .*another name"),
+            Refused(LostRangeError, "topic 't' was deleted and recreated .*another name"),
             nature=nature,
             source=OTHER_TOPIC,
             policy=policy,
@@ -66,7 +66,7 @@ for policy in (TO_TABLE, ACCEPTS):
 table.row("a topic whose id was never kept", Resume(), ledger(topic_ids={}))
 table.row(
     "it has fewer partitions than the ledger knows",
-    Refused(LostRangeError, "topic 't' was deleted and made anew"),
+    Refused(LostRangeError, "topic 't' was deleted and recreated"),
     ledger(topic_ids={}),
     source=source(0),
 )

@@ -146,7 +146,11 @@ REFUSED += [
     for of in ("sum(id) - min(id)", "CAST(sum(id) AS int)", "1", "count(*) -- all of them")
 ]
 REFUSED += [
-    ("SELECT id FROM source", {"sink": sink}, r"sink\.key .*'idd' is no column.*did you mean 'id'")
+    (
+        "SELECT id FROM source",
+        {"sink": sink},
+        r"sink\.key .*'idd' is not a column.*did you mean 'id'",
+    )
     for sink in (
         Postgres("t", mode="upsert", key="idd"),
         Postgres("t", key="idd"),

@@ -3,27 +3,20 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
-from fixtures.flows import BEGIN, SCHEMA, Flow, windows_of_20
+from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
 from tallygate.engine.progress import Progress
-from tallygate.engine.rebuild import rebuild
 from tallygate.engine.status import request_stop
 from tallygate.errors import (
-    ConfigError,
     FencedError,
     InputError,
-    LedgerError,
     LostRangeError,
     QueryError,
     TargetError,
@@ -167,7 +160,7 @@ def test_retention_overtakes_a_batch_that_is_planned(
     assert flow.rows() == [*range(30), *range(45, 60)]
 
 
-def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
+def test_a_topic_is_recreated_under_a_batch_that_is_planned(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may even have as many records as the old one: they are others."""
@@ -175,29 +168,31 @@ def test_a_topic_is_made_anew_under_a_batch_that_is_planned(
     flow.run()
     flow.send(30)
 
-    def anew() -> None:
-        _make_anew(flow)
+    def recreate() -> None:
+        _recreate(flow)
         flow.send(10)
 
-    _before_fetching(monkeypatch, anew)
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+    _before_fetching(monkeypatch, recreate)
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
         flow.run()
     assert len(flow.rows()) == 30
 
 
-def test_a_topic_is_made_anew_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_recreated_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     """It soon has more records than the old one, so that the next offsets are there again."""
     monkeypatch.setattr("tallygate.engine.batch.LOOK_EVERY", 0)
     flow.send(60, partition=0)
 
-    def anew(progress: Progress) -> None:
+    def recreate(progress: Progress) -> None:
         if progress.batch == 0:
-            _make_anew(flow)
+            _recreate(flow)
             flow.send(90, partition=0)
 
     pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
-        pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=anew)
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
+        pipeline.run(
+            until="available", settings=flow.settings, spark=flow.spark, on_progress=recreate
+        )
     assert flow.rows() == list(range(30))
 
 
@@ -215,13 +210,13 @@ def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -
     monkeypatch.setattr("tallygate.targets.batch_input.fetch", acted)
 
 
-def _make_anew(flow: Flow) -> None:
+def _recreate(flow: Flow) -> None:
     flow.topics.delete([flow.name])
     flow.topics.create(flow.name, partitions=3)
 
 
 @pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
-def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
+def test_a_topic_that_was_recreated(flow: Flow, stack: Stack, to: str) -> None:
     """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
     the offsets of a topic that is deleted, but not those of its stand-in on another one."""
     target = f"{flow.name}-out"
@@ -231,9 +226,9 @@ def test_a_topic_that_was_made_anew(flow: Flow, stack: Stack, to: str) -> None:
     for _ in range(2):
         flow.send(30)
         flow.run(sink=sink)
-    _make_anew(flow)
+    _recreate(flow)
     flow.send(90)
-    with pytest.raises(LostRangeError, match="was deleted and made anew"):
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
         flow.run(sink=sink)
 
 
@@ -294,7 +289,7 @@ def test_partitions_added_while_running(flow: Flow) -> None:
             request_stop(flow.name, flow.settings)
 
     flow.pipeline(source=Kafka(flow.name, schema=SCHEMA)).run(
-        settings=flow.settings, spark=flow.spark, told=grow
+        settings=flow.settings, spark=flow.spark, on_progress=grow
     )
     assert seen == set(range(5))
     flow.check()
@@ -331,8 +326,8 @@ def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
         _stop_after(flow, drop)
 
 
-def _stop_after(flow: Flow, told: Callable[[Progress], None]) -> None:
-    flow.pipeline().run(settings=flow.settings, spark=flow.spark, told=told)
+def _stop_after(flow: Flow, on_progress: Callable[[Progress], None]) -> None:
+    flow.pipeline().run(settings=flow.settings, spark=flow.spark, on_progress=on_progress)
 
 
 def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
@@ -345,70 +340,11 @@ def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
             flow.stack.postgres.start()
             restarted.append(progress.batch)
 
-    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=restart)
+    flow.pipeline().run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=restart
+    )
     assert restarted == [0]
     flow.check()
-
-
-def test_a_stateful_pipeline_without_its_checkpoint_is_refused_and_can_be_rebuilt(
-    flow: Flow,
-) -> None:
-    sink = Postgres(flow.name, mode="upsert", key="account")
-    flow.send(100)
-    flow.run(transform=COUNTS, sink=sink)
-    shutil.rmtree(flow.checkpoint)
-    flow.send(10)
-    with pytest.raises(LedgerError, match="is gone. The state is in the checkpoint.*rebuild"):
-        flow.run(transform=COUNTS, sink=sink)
-    pipeline = flow.pipeline(transform=COUNTS, sink=sink)
-    done = rebuild(pipeline, settings=flow.settings, spark=flow.spark)
-    query = "SELECT account, payments FROM {table} ORDER BY 1"
-    assert flow.rows(query) == [(f"a{n}", 22) for n in range(5)]
-    old = flow.rows(f'SELECT sum(payments)::int FROM "{done.before}"')
-    assert old == [100], "the old table is kept"
-    flow.send(40)
-    flow.run(transform=COUNTS, sink=sink)
-    assert flow.rows(query) == [(f"a{n}", 30) for n in range(5)]
-
-
-def test_a_stateful_pipeline_whose_checkpoint_was_rolled_back_catches_up(flow: Flow) -> None:
-    sink = Postgres(flow.name, mode="upsert", key="account")
-    flow.send(100)
-    flow.run(transform=COUNTS, sink=sink)
-    with flow.checkpoint_of_now():
-        flow.send(100)
-        flow.run(transform=COUNTS, sink=sink)
-    flow.run(transform=COUNTS, sink=sink)
-    flow.send(50)
-    flow.run(transform=COUNTS, sink=sink)
-    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
-        (f"a{n}", 50) for n in range(5)
-    ]
-
-
-def test_closed_windows_are_written_once(flow: Flow) -> None:
-    """Spark would close windows in batches that hold no records; they must neither be lost nor
-    come twice, whichever batch is repeated."""
-    for _ in range(4):
-        flow.send(50)
-        flow.run(transform=windows_of_20)
-        flow.forget_last_commit()
-    found = flow.rows("SELECT start, count FROM {table} ORDER BY 1")
-    expected = [(BEGIN + timedelta(seconds=20 * n), 20) for n in range(len(found))]
-    assert found == expected
-    assert len(found) >= 6
-
-
-def test_a_replayed_batch_of_a_stateful_pipeline_is_skipped_with_its_state(flow: Flow) -> None:
-    sink = Postgres(flow.name, mode="upsert", key="account")
-    flow.send(100)
-    flow.run(transform=COUNTS, sink=sink)
-    flow.forget_last_commit()
-    flow.send(50)
-    flow.run(transform=COUNTS, sink=sink)
-    assert flow.rows("SELECT account, payments FROM {table} ORDER BY 1") == [
-        (f"a{n}", 30) for n in range(5)
-    ]
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -425,70 +361,7 @@ def test_a_connection_cut_during_commit(
 
     sink = Postgres(flow.name, dsn=proxy.dsn, driver_rows=driver_rows)
     flow.pipeline(sink=sink).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=arm
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=arm
     )
     assert proxy.cut == 1
     flow.check()
-
-
-def test_late_records_are_counted_and_not_dropped_unseen(flow: Flow) -> None:
-    """Records of an hour that the watermark has passed are in no result, and that is said."""
-
-    def windows(source: DataFrame) -> DataFrame:
-        hours = f.when(f.col("id") < 100, f.lit(50)).otherwise(f.lit(1))
-        at = f.timestamp_seconds(hours * 3600 + f.col("id"))
-        window = f.window("at", "1 hour").alias("w")
-        timed = source.withColumn("at", at).withWatermark("at", "1 hour")
-        return timed.groupBy(window).count().selectExpr("w.start AS start", "count")
-
-    for count in (100, 1):  # Spark lets in what is late by the newest watermark, not by the last
-        flow.send(count)
-        flow.run(transform=windows)
-    flow.send(70)
-    done = flow.pipeline(transform=windows).run(
-        until="available", settings=flow.settings, spark=flow.spark
-    )
-    assert done.late == 1, "one row for each late group: Spark sums up before it looks"
-
-
-def test_shuffle_partitions_of_a_pipeline_with_state_cannot_change(flow: Flow) -> None:
-    sink = Postgres(flow.name, mode="upsert", key="account")
-    flow.send(10)
-    flow.run(transform=COUNTS, sink=sink)
-    flow.settings = flow.settings.with_flags({"spark.conf.spark.sql.shuffle.partitions": "7"})
-    flow.send(10)
-    with pytest.raises(
-        ConfigError, match="2 shuffle partitions .* says 7. Set it back, or rebuild"
-    ):
-        flow.run(transform=COUNTS, sink=sink)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_a_folder_of_a_pipeline_with_state_is_rebuilt(flow: Flow, kind: str) -> None:
-    """Dedup keeps state: without its checkpoint it is refused, and a rebuild gives each id once."""
-    folder = flow.folder / "rows"
-    steps = [
-        {"name": "timed", "sql": "SELECT id, _timestamp AS at FROM source"},
-        {"watermark": {"at": "1 hour"}},
-        {"dedup": ["id"]},
-    ]
-    given = {"transform": steps, "sink": {kind: str(folder)}}
-    flow.send(50)
-    flow.run(**given)
-    shutil.rmtree(flow.checkpoint)
-    flow.send_text(['{"id": 3}', '{"id": 4}'])
-    flow.send(20)
-    with pytest.raises(LedgerError, match="of a pipeline with state is gone.*rebuild"):
-        flow.run(**given)
-    done = rebuild(flow.pipeline(**given), settings=flow.settings, spark=flow.spark)
-    assert _ids(flow, kind, folder) == list(range(70))
-    assert _ids(flow, kind, Path(str(done.before))) == list(range(50))
-    flow.send_text(['{"id": 5}'])
-    flow.send(10)
-    flow.run(**given)
-    assert _ids(flow, kind, folder) == list(range(80))
-
-
-def _ids(flow: Flow, kind: str, folder: Path) -> list[int]:
-    frame = flow.spark.read.format(kind).load(str(folder))
-    return sorted(row.id for row in frame.select("id").collect())

@@ -1,5 +1,5 @@
 """Kafka forgets the offsets of a group without members some time after they were last committed.
-A ledger that lost the place of an idle partition would take it for a new one."""
+A ledger that lost the position of an idle partition would take it for a new one."""
 
 import shutil
 import threading

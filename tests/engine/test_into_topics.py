@@ -49,7 +49,7 @@ def test_a_topics_pipeline_cannot_change_its_way(flow: Flow) -> None:
     sink = KafkaSink(f"{flow.name}-out")
     flow.run(sink=sink)
     flow.send(20)
-    with pytest.raises(LedgerError, match="was written by partition so far and would be lanes"):
+    with pytest.raises(LedgerError, match="wrote by partition so far and would write in lanes"):
         flow.run(sink=sink, transform=LANES)
 
 

@@ -25,7 +25,7 @@ def test_a_rebuild_that_is_stopped_changes_nothing(flow: Flow, sink: str) -> Non
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(TallygateError, match="was stopped after .* nothing is changed"):
-        rebuild(pipeline, settings=flow.settings, spark=flow.spark, told=stop)
+        rebuild(pipeline, settings=flow.settings, spark=flow.spark, on_progress=stop)
     assert _ids(flow, sink, place) == list(range(250))
     flow.send(50)
     pipeline.run(until="available", settings=flow.settings, spark=flow.spark)

@@ -147,9 +147,9 @@ def _state(tallygate: Tallygate, name: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("table:", "tabel:"), "line 8: sink.tabel is no field; did you mean 'table'?"),
+        (("table:", "tabel:"), "line 8: sink.tabel is not a field; did you mean 'table'?"),
         (("max_records: 100", "max_records: 0"), "line 6: source.max_records"),
-        (("topic:", "tpoic:"), "source.tpoic is no field; did you mean 'topic'?"),
+        (("topic:", "tpoic:"), "source.tpoic is not a field; did you mean 'topic'?"),
         (("name: ", "delivery: twice\nname: "), "delivery"),
         (("id long", "id lonk"), "source.schema: 'id lonk, account string' cannot be read"),
         (("name: ", "name: [1"), "is not valid YAML"),
@@ -328,11 +328,13 @@ def test_the_group_shows_the_lag(flow: Flow) -> None:
 def test_each_batch_says_how_far_it_is_behind(flow: Flow) -> None:
     """By what Spark heard from Kafka before it; before the first batch nothing was."""
     flow.send(90)
-    told: list[Progress] = []
+    heard: list[Progress] = []
     pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
-    pipeline.run(until="available", settings=flow.settings, spark=flow.spark, told=told.append)
-    assert [sum(each.lag.values()) for each in told] == [0, 30, 0]
-    assert {topic for each in told[1:] for topic, _ in each.lag} == {flow.name}
+    pipeline.run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=heard.append
+    )
+    assert [sum(each.lag.values()) for each in heard] == [0, 30, 0]
+    assert {topic for each in heard[1:] for topic, _ in each.lag} == {flow.name}
 
 
 @pytest.mark.parametrize("start", ["latest", "time", "offsets"])
@@ -417,7 +419,9 @@ def test_a_table_of_the_store_can_be_read_while_it_is_written(flow: Flow) -> Non
         assert row is not None
         seen.append((int(row[0]), int(row[1])))
 
-    flow.pipeline().run(until="available", settings=flow.settings, spark=flow.spark, told=look)
+    flow.pipeline().run(
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=look
+    )
     assert len(seen) == 3
     assert all(rows == offsets for rows, offsets in seen)
 

@@ -146,7 +146,7 @@ def test_a_line_that_does_not_fit_stops_the_pipeline(flow: Flow) -> None:
     with pytest.raises(QueryError, match=r"no number.*bad\.json"):
         flow.run(source=_source(flow.folder / "in"))
     assert set(flow.rows()) <= set(range(10))
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         flow.run(source=_source(flow.folder / "nowhere"))
 
 
@@ -222,7 +222,7 @@ def test_rows_by_rate_into_a_view(flow: Flow) -> None:
         if progress.written.rows:
             request_stop(flow.name, flow.settings)
 
-    pipeline.run(settings=flow.settings, spark=flow.spark, told=stop)
+    pipeline.run(settings=flow.settings, spark=flow.spark, on_progress=stop)
     values = [row.value for row in flow.spark.sql(f"SELECT value FROM {flow.name}").collect()]
     assert values
     assert sorted(values) == list(range(len(values)))

@@ -92,7 +92,7 @@ def test_a_batch_that_is_computed_again_sees_what_it_saw(
     _side(flow, "new")
     if not kept:
         monkeypatch.setattr(
-            Statics, "_versions", lambda self, at: {"names": self._copied(at, "names")}
+            Statics, "_versions", lambda self, at: {"names": self._copy(at, "names")}
         )
     flow.send(10)
     flow.run(transform=NAMED, static=side)

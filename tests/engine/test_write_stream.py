@@ -14,7 +14,7 @@ from tallygate.engine import start as launch_module
 from tallygate.engine.start import FILE_MANAGER, STREAMING
 from tallygate.engine.status import request_stop
 from tallygate.errors import LedgerError
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.waiting import wait_until
 
@@ -66,7 +66,7 @@ def test_spark_s_logs_on_a_local_disk_are_written_the_quick_way(
     _stream(flow).createOrReplaceTempView("events")
     keyed = Postgres(flow.name, mode="upsert", key="account")
     sink = keyed if "GROUP" in query else Postgres(flow.name)
-    with held(flow.spark, {} if own is None else {FILE_MANAGER: own}):
+    with temporary_conf(flow.spark, {} if own is None else {FILE_MANAGER: own}):
         running: Any = write_stream(
             flow.spark.sql(query),
             name=flow.name,

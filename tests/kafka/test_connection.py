@@ -124,7 +124,7 @@ def test_secrets_are_masked_when_printed() -> None:
         ({"security.protocol": "SASL_SSL"}, "set kafka.sasl.mechanism"),
         ({"sasl.mechanism": "MAGIC"}, "must be one of PLAIN, SCRAM"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, "kafka.sasl.password must be set too"),
-        ({"ssl.ca.location": "/nowhere.pem"}, "names /nowhere.pem, which is no file"),
+        ({"ssl.ca.location": "/nowhere.pem"}, "names /nowhere.pem, which is not a file"),
         ({"securty.protocol": "SSL"}, "did you mean 'security.protocol'"),
     ],
 )

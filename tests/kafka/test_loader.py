@@ -234,9 +234,9 @@ def test_a_second_loader_of_the_same_load_fences_the_first(
 
 def _end(topic: str, connection: Connection) -> int:
     """How much was written to a topic, committed or not."""
-    places = [(topic, number) for number in range(4)]
+    partitions = [(topic, number) for number in range(4)]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    return sum(list_offsets(places, latest, connection).values())
+    return sum(list_offsets(partitions, latest, connection).values())
 
 
 def _killed_loads(topic: str, path: Path, connection: Connection, *options: str) -> None:

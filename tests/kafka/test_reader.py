@@ -142,7 +142,7 @@ def test_ctrl_c_ends_cleanly(stack: Stack, filled: str) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--from", "soon"), ConfigError.exit_code, "no time"),
+        (("--from", "soon"), ConfigError.exit_code, "not a time"),
         (("--from", "3", "--tail", "3"), ConfigError.exit_code, "exclude each other"),
         (("--group", "g", "--from", "3"), ConfigError.exit_code, "offsets of its own"),
         (("--decode", "avro"), ConfigError.exit_code, "go together"),
@@ -193,5 +193,5 @@ def test_the_ends_of_a_topic_that_was_only_just_made(
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     for _ in range(8):
         topic = new_topic(partitions=60)
-        places = [(topic, number) for number in range(60)]
-        assert set(list_offsets(places, latest, stack.cluster.connection).values()) == {0}
+        partitions = [(topic, number) for number in range(60)]
+        assert set(list_offsets(partitions, latest, stack.cluster.connection).values()) == {0}

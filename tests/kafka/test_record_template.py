@@ -1,14 +1,14 @@
 import pytest
 
 from tallygate.errors import ConfigError, InputError
-from tallygate.kafka.record_template import Shape, load_function, round_robin
+from tallygate.kafka.record_template import RecordTemplate, load_function, round_robin
 
 ROW = {"id": 7, "user": {"name": "ann"}, "at": "2026-01-01T00:00:00Z", "none": None}
 
 
 def test_a_plain_shape_adds_nothing() -> None:
-    assert Shape().is_plain
-    assert Shape().arguments(None, 4) == {}
+    assert RecordTemplate().is_plain
+    assert RecordTemplate().arguments(None, 4) == {}
 
 
 @pytest.mark.parametrize(
@@ -16,35 +16,35 @@ def test_a_plain_shape_adds_nothing() -> None:
     [("id", b"7"), ("user.name", b"ann"), ("{user.name}-{id}", b"ann-7"), ("none", None)],
 )
 def test_keys_are_fields_or_templates(template: str, key: bytes | None) -> None:
-    assert Shape(key=template).arguments(ROW, 4) == {"key": key}
+    assert RecordTemplate(key=template).arguments(ROW, 4) == {"key": key}
 
 
 def test_headers_are_text_with_fields() -> None:
-    found = Shape(headers={"kind": "payment", "who": "{user.name}"}).arguments(ROW, 4)
+    found = RecordTemplate(headers={"kind": "payment", "who": "{user.name}"}).arguments(ROW, 4)
     assert found == {"headers": [("kind", b"payment"), ("who", b"ann")]}
 
 
 def test_timestamps_are_milliseconds_or_iso() -> None:
-    assert Shape(timestamp="at").arguments(ROW, 4) == {"timestamp": 1767225600000}
-    assert Shape(timestamp="id").arguments(ROW, 4) == {"timestamp": 7}
-    with pytest.raises(InputError, match="no timestamp"):
-        Shape(timestamp="user.name").arguments(ROW, 4)
+    assert RecordTemplate(timestamp="at").arguments(ROW, 4) == {"timestamp": 1767225600000}
+    assert RecordTemplate(timestamp="id").arguments(ROW, 4) == {"timestamp": 7}
+    with pytest.raises(InputError, match="is not a timestamp"):
+        RecordTemplate(timestamp="user.name").arguments(ROW, 4)
 
 
 def test_a_missing_field_is_said() -> None:
     with pytest.raises(InputError, match="has no field 'user.age'"):
-        Shape(key="user.age").arguments(ROW, 4)
+        RecordTemplate(key="user.age").arguments(ROW, 4)
     with pytest.raises(InputError, match="has no field 'id'"):
-        Shape(key="id").arguments([1, 2], 4)
+        RecordTemplate(key="id").arguments([1, 2], 4)
 
 
 def test_partitioners() -> None:
-    turn = Shape(partitioner=round_robin())
+    turn = RecordTemplate(partitioner=round_robin())
     assert [turn.arguments(ROW, 3)["partition"] for _ in range(4)] == [0, 1, 2, 0]
-    own = Shape(key="id", partitioner=lambda key, count: int(key or b"0") % count)
+    own = RecordTemplate(key="id", partitioner=lambda key, count: int(key or b"0") % count)
     assert own.arguments(ROW, 4) == {"key": b"7", "partition": 3}
     with pytest.raises(ConfigError, match="chose 9 .*from 0 to 3"):
-        Shape(partitioner=lambda key, count: 9).arguments(ROW, 4)
+        RecordTemplate(partitioner=lambda key, count: 9).arguments(ROW, 4)
 
 
 def test_functions_are_loaded_by_name() -> None:

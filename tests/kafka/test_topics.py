@@ -9,7 +9,7 @@ from tallygate import Stack, Topics
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka import clients, groups
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.topics import Partition, Topic
+from tallygate.kafka.topic_state import Partition, Topic
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
@@ -130,11 +130,11 @@ def test_refusals_say_why_and_change_nothing(topics: Topics, new_topic: NewTopic
             lambda: topics.create("new", replication=2, configs={"min.insync.replicas": "3"}),
         ),
         (
-            "'retention.m' is no topic config; did you mean 'retention.ms'?",
+            "'retention.m' is not a topic config; did you mean 'retention.ms'?",
             lambda: topics.create("new", configs={"retention.m": "1"}),
         ),
         (
-            "'cleanup.polcy' is no topic config; did you mean 'cleanup.policy'?",
+            "'cleanup.polcy' is not a topic config; did you mean 'cleanup.policy'?",
             lambda: topics.alter(name, configs={"cleanup.polcy": "compact"}),
         ),
         (f"there is no topic '{name}x'; did you mean", lambda: topics.describe(f"{name}x")),

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tallygate.auditing.verdict import Verdict
-from tallygate.lab.drills.outcome import Control, Event, Outcome, Sample
+from tallygate.lab.drills.outcome import Control, Event, Outcome, ProgressSample
 from tallygate.lab.drills.report.page import write_report
 
 LOSES = Control("acks=1", "A producer that waits for the leader only.", "lose", 41_003, 1_207, 0)
@@ -16,7 +16,8 @@ REPEATS = Control("foreachBatch", "Spark's own `foreachBatch`.", "repeat", 41_00
 SPARED = Control("auto-commit", "A consumer with auto-commit.", "lose or repeat", 41_005, 0, 0)
 
 SAMPLES = tuple(
-    Sample(tick / 5, tick * 100, tick * 100 - 10 * (tick > 0), tick * 90) for tick in range(301)
+    ProgressSample(tick / 5, tick * 100, tick * 100 - 10 * (tick > 0), tick * 90)
+    for tick in range(301)
 )
 EVENTS = (
     Event(0.4, "run", "pipeline starts"),
@@ -250,8 +251,8 @@ def test_the_chart_shows_the_lines_the_lag_and_the_fault(tmp_path: Path) -> None
         {"samples": ()},
         {"samples": (), "events": ()},
         {"samples": SAMPLES[:1], "events": ()},
-        {"samples": (Sample(0.0, 0, 0, 0),)},
-        {"samples": (Sample(0.0, 0, 0, 0), Sample(0.2, 1, 1, 3))},
+        {"samples": (ProgressSample(0.0, 0, 0, 0),)},
+        {"samples": (ProgressSample(0.0, 0, 0, 0), ProgressSample(0.2, 1, 1, 3))},
         {"samples": SAMPLES * 9},
         {"controls": ()},
         {"pipeline_seconds": None, "producer_seconds": None, "longest_wait": None},

@@ -75,7 +75,7 @@ def test_what_cannot_be_drilled_is_refused(file: Path) -> None:
         OwnPipeline.load(file)
     side = "static: {prices: {table: prices}}\n"
     file.write_text(FILE + side)
-    with pytest.raises(ConfigError, match="static.prices is no file"):
+    with pytest.raises(ConfigError, match="static.prices is not a file"):
         OwnPipeline.load(file)
     with pytest.raises(ConfigError, match="takes no --pipeline"):
         chosen(["bad-records"], None, 1, own=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from tallygate.lab.drills.outcome import Event
+from tallygate.lab.drills.report.chart import Interval, fault_intervals
 from tallygate.lab.drills.report.flags import LETTER, place_flags
-from tallygate.lab.drills.report.intervals import Interval, fault_intervals
 
 
 def test_a_fault_lasts_until_the_next_heal_or_to_the_end() -> None:

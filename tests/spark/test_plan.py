@@ -49,7 +49,7 @@ def test_a_step_of_the_users_that_gives_the_same_columns_is_not_the_decoding_ste
     for before in (source, source.where("id > 0"), source.repartition(2)):
         mapped = before.mapInArrow(same, source.schema)  # type: ignore[arg-type]
         plan = read_plan(mapped)
-        assert (plan.narrow, plan.carries) == (False, False)
+        assert (plan.narrow, plan.has_coordinates) == (False, False)
         assert needed_columns(mapped) is None
 
 

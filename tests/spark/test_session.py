@@ -13,7 +13,7 @@ from tallygate import session
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 
 
 def test_the_session_is_fit_for_streaming(spark: SparkSession) -> None:
@@ -25,7 +25,7 @@ def test_the_session_is_fit_for_streaming(spark: SparkSession) -> None:
 def test_settings_that_were_held_are_again_what_they_were(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.ansi.enabled", "false")
     unset = "spark.sql.streaming.noDataMicroBatches.enabled"
-    with held(spark, {"spark.sql.ansi.enabled": "true", unset: "false"}):
+    with temporary_conf(spark, {"spark.sql.ansi.enabled": "true", unset: "false"}):
         assert spark.conf.get("spark.sql.ansi.enabled") == "true"
         assert spark.conf.get(unset) == "false"
     assert spark.conf.get("spark.sql.ansi.enabled") == "false"

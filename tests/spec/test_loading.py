@@ -24,17 +24,17 @@ def _load(folder: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("{topic: t, format: text}", "payments", "line 2: source is no source; write a mapping"),
-        ("{table: t}", "payments", "line 3: sink is no sink; write a mapping"),
-        ("{table: t}", "{postgres: t}", "line 3: sink.postgres is no field; there are table, "),
-        ("{table: t}", "{topc: t}", "line 3: sink.topc is no field; did you mean 'topic'?"),
-        ("{table: t}", "{parquet: t, size: 9}", "sink.size is no field; there are parquet, mode"),
-        ("text}", "text, start: yesterday}", "line 2: source.start 'yesterday' is no time"),
-        ("name: n", "name: n\ntrigger: forever", "line 2: trigger 'forever' is no interval"),
+        ("{topic: t, format: text}", "payments", "line 2: source is not a source; write a mapping"),
+        ("{table: t}", "payments", "line 3: sink is not a sink; write a mapping"),
+        ("{table: t}", "{postgres: t}", "line 3: sink.postgres is not a field; there are table, "),
+        ("{table: t}", "{topc: t}", "line 3: sink.topc is not a field; did you mean 'topic'?"),
+        ("{table: t}", "{parquet: t, size: 9}", "sink.size is not a field; there are parquet"),
+        ("text}", "text, start: yesterday}", "line 2: source.start 'yesterday' is not a time"),
+        ("name: n", "name: n\ntrigger: forever", "line 2: trigger 'forever' is not an interval"),
         (
             "name: n",
             "name: n\nstatic: {a: {file: a.csv, schema: id long, refresh: daily}}",
-            "line 2: static.a.refresh 'daily' is no interval",
+            "line 2: static.a.refresh 'daily' is not an interval",
         ),
         (
             "{table: t}",
@@ -129,7 +129,7 @@ def test_a_pivot_has_its_columns_listed(tmp_path: Path, values: str) -> None:
 
 def test_a_misspelt_field_of_a_pivot_is_said_to_be_that(tmp_path: Path) -> None:
     steps = "transform:\n- pivot: {on: animal, valeus: [shark]}\n"
-    with pytest.raises(ConfigError, match=r"pivot\.valeus is no field; did you mean 'values'"):
+    with pytest.raises(ConfigError, match=r"pivot\.valeus is not a field; did you mean 'values'"):
         _load(tmp_path, FILE + steps)
 
 

@@ -19,7 +19,7 @@ from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.settings import Settings
 from tallygate.spark import session as session_module
 from tallygate.spark.session import session
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.spec import Delta
 from tallygate.targets.delta.compaction import compact_table
 from tallygate.targets.delta.letters import LetterFolder
@@ -75,7 +75,7 @@ def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tal
     refused = tallygate("compact", lake.path, str(flow.folder / "new"), code=ConfigError.exit_code)
     assert "is a Delta table, compacted in its place: leave out NEW" in refused.stderr
     refused = tallygate("compact", str(flow.folder), code=ConfigError.exit_code)
-    assert "is no Delta table: name a new folder for its rows" in refused.stderr
+    assert "is not a Delta table: name a new folder for its rows" in refused.stderr
 
 
 def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> None:
@@ -93,7 +93,7 @@ def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> N
             file.unlink()
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    with held(spark, VACUUM_NOW):
+    with temporary_conf(spark, VACUUM_NOW):
         spark.sql(f"VACUUM {target} RETAIN 0 HOURS")
     shutil.rmtree(flow.checkpoint)
     flow.send(20)
@@ -195,16 +195,16 @@ def test_bad_records_become_letters_once(lake: Lake) -> None:
     flow.send_text(["not JSON", '{"id": "x"}', "\x00"])
     seen: list[int] = []
 
-    def told(progress: Progress) -> None:
+    def look(progress: Progress) -> None:
         seen.append(progress.letters)
 
     flow.pipeline(sink=Delta(lake.path)).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=told
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=look
     )
     flow.forget_last_commit()
     flow.send_text(["{"])
     flow.pipeline(sink=Delta(lake.path)).run(
-        until="available", settings=flow.settings, spark=flow.spark, told=told
+        until="available", settings=flow.settings, spark=flow.spark, on_progress=look
     )
     assert seen[-1] == 4
     letters = [json.loads(path.read_text()) for path in lake.letters()]
@@ -234,7 +234,7 @@ def test_a_table_that_does_not_fit_is_refused(lake: Lake) -> None:
     assert "'id' is string there and bigint here" in str(caught.value)
     assert "it has no column 'account' (string)" in str(caught.value)
     assert "'must' is NOT NULL there" in str(caught.value)
-    with pytest.raises(TargetError, match="no column of what the pipeline gives"):
+    with pytest.raises(TargetError, match="not a column of the pipeline's rows"):
         lake.run(sink=Delta(lake.path, mode="upsert", key="nobody"))
     lake.path = str(lake.flow.folder / "forgetful")
     lake.flow.send(10)
@@ -244,7 +244,7 @@ def test_a_table_that_does_not_fit_is_refused(lake: Lake) -> None:
     with pytest.raises(TargetError, match="would forget which rows it holds"):
         lake.run()
     lake.path = str(lake.flow.folder)
-    with pytest.raises(TargetError, match="no Delta table"):
+    with pytest.raises(TargetError, match="not a Delta table"):
         lake.run()
 
 
@@ -258,7 +258,7 @@ def test_a_table_removed_in_mid_run(lake: Lake) -> None:
 
     with pytest.raises(TargetError, match="was removed or replaced"):
         flow.pipeline(sink=Delta(lake.path)).run(
-            settings=flow.settings, spark=flow.spark, told=remove
+            settings=flow.settings, spark=flow.spark, on_progress=remove
         )
 
 

@@ -18,7 +18,7 @@ from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import FencedError, TargetError
 from tallygate.settings import Settings
 from tallygate.spec import Delta
-from tallygate.targets.base import Retry, RowShape, WriteBatch, Written
+from tallygate.targets.base import RowShape, UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.batch_input import FrameInput
 from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.table import DeltaTable
@@ -179,7 +179,7 @@ def test_a_commit_that_did_not_take_place_is_noticed(table: Table) -> None:
     run = table.run()
     planned = run.ledger.current(run.claim).next(batch=7)
     run.ledger.intend(planned)
-    with pytest.raises(Retry, match="did not take place"):
+    with pytest.raises(UnknownOutcomeError, match="did not take place"):
         run.ledger.confirm(run.claim, planned)
 
 
@@ -204,7 +204,7 @@ def test_a_newer_run_takes_over_while_rows_are_written(table: Table, tmp_path: P
     slow = frame.mapInArrow(slowly, frame.schema)
     newer = threading.Thread(target=take_over)
     newer.start()
-    with pytest.raises(Retry, match="at the same time"):
+    with pytest.raises(UnknownOutcomeError, match="at the same time"):
         run.write(FOUR, slow)
     newer.join()
     with pytest.raises(FencedError, match="run 2 took over on"):

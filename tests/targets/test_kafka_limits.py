@@ -109,7 +109,7 @@ def test_a_rule_that_was_changed_holds_from_the_next_batch_on(flow: Flow, target
 
     flow.pipeline(
         source=Kafka(flow.name, format="bytes", max_records=1), sink=KafkaSink(target)
-    ).run(until="available", settings=flow.settings, spark=flow.spark, told=allow)
+    ).run(until="available", settings=flow.settings, spark=flow.spark, on_progress=allow)
     assert (_ids(flow, target), len(_causes(flow))) == ([1], 1)
 
 

@@ -246,7 +246,7 @@ def test_every_type_and_columns_that_change(lake: Lake) -> None:
 
 def test_what_is_refused_before_anything_is_written(lake: Lake) -> None:
     flow = lake.flow
-    with pytest.raises(ConfigError, match="no folder of this machine"):
+    with pytest.raises(ConfigError, match="not a folder of this machine"):
         flow.run(sink=Parquet("s3a://bucket/rows"))
     with pytest.raises(TargetError, match="a column 'Commit'"):
         lake.run(transform="SELECT id AS Commit FROM source")

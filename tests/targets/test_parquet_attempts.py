@@ -22,7 +22,7 @@ from tallygate.targets.batch_input import BlockInput
 from tallygate.targets.parquet.folder import Folder
 from tallygate.targets.parquet.letters import read_letters
 from tallygate.targets.parquet.target import ParquetTarget
-from tallygate.targets.task_report import performed
+from tallygate.targets.task_report import perform
 
 COLUMNS = pa.schema(
     [
@@ -111,7 +111,7 @@ def test_only_the_attempt_that_reported_is_committed(path: Path, settings: Setti
     given = _given(left, _block(range(10)), _block(range(10), partition=1))
 
     def fail(task: Task) -> None:
-        performed(task, Blocks(given.plan, iter([_block(range(10))])))
+        perform(task, Blocks(given.plan, iter([_block(range(10))])))
 
     done = run.write(left, _meanwhile(given, fail))
     assert (done.strategy, done.rows) == ("tasks", 20)

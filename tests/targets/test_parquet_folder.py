@@ -67,7 +67,7 @@ class _Run:
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs:/x", "http://host/x"])
 def test_only_folders_of_this_machine(path: str) -> None:
-    with pytest.raises(ConfigError, match="no folder of this machine"):
+    with pytest.raises(ConfigError, match="not a folder of this machine"):
         Folder.at(path)
 
 

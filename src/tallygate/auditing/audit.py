@@ -24,7 +24,7 @@ from tallygate.auditing.recompute import Noted, Source
 from tallygate.auditing.scope import Sample, Scope, scope_of, since_time, sureness
 from tallygate.auditing.verdict import AuditResult
 from tallygate.core.offsets import Range
-from tallygate.engine.opening import Opened, PipelineOrPath, opened
+from tallygate.engine.opening import Opened, PipelineOrPath, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.start import look
 from tallygate.settings import Settings
@@ -49,7 +49,7 @@ def audit(
     running. An audit that cannot be finished raises."""
     begin = None if since is None else since_time(since)
     chosen = None if sample is None else Sample.parse(sample)
-    at = opened(pipeline, "audit", settings, spark)
+    at = open_pipeline(pipeline, "audit", settings, spark)
     started = time.monotonic()
     result = _checked(at, begin, chosen)
     return replace(result, seconds=round(time.monotonic() - started, 2))
@@ -114,6 +114,6 @@ def _result(
 
 def _within(scope: Scope, topic: str, partition: int, offset: int) -> bool:
     def lies(each: Range) -> bool:
-        return each.place == (topic, partition) and each.start <= offset < each.until
+        return each.topic_partition == (topic, partition) and each.start <= offset < each.until
 
     return any(map(lies, scope.ranges))

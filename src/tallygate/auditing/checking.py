@@ -21,20 +21,20 @@ def check(case: Case, *, partial: bool) -> Found:
     """`partial` says that not all records are to be checked."""
     plan = read_plan(case.source.recomputed(case.scope.ranges, case.noted))
     rows = case.evidence.rows(case.within)
-    located = (
-        plan.carries
+    matchable = (
+        plan.has_coordinates
         and case.mode == "append"
         and not case.key
         and set(COORDINATES) <= set(rows.columns)
     )
-    if partial and not located:
+    if partial and not matchable:
         raise ConfigError(
             "only rows that carry the coordinates of their records can be checked in part; these "
             "are aggregates, joins or upserts, or were written without coordinates. Leave out "
             "--since and --sample."
         )
-    found = by_coordinates(case, plan, rows) if located else by_content(case, plan, rows)
-    expected = case.evidence.shaped(case.kept(plan), carries=plan.carries)
+    found = by_coordinates(case, plan, rows) if matchable else by_content(case, plan, rows)
+    expected = case.evidence.shaped(case.kept(plan), has_coordinates=plan.has_coordinates)
     own = [] if partial else case.evidence.own(expected, case.scope.ranges)
     found = replace(found, anomalies=(*found.anomalies, *own, *_undead(case)))
     if sums_doubles(plan):
@@ -44,7 +44,7 @@ def check(case: Case, *, partial: bool) -> Found:
 
 
 def _undead(case: Case) -> list[Anomaly]:
-    """Records that cannot be decoded, and that nobody kept."""
+    """Records that cannot be decoded, and were not kept as dead letters."""
     gone = sorted(case.noted.unfit() - case.claims.letters)
     if not gone:
         return []

@@ -34,7 +34,7 @@ def by_content(case: Case, plan: Plan, rows: DataFrame) -> Found:
         rows = marks.settled(rows) if END in rows.columns else rows
     if isinstance(case.evidence, TopicEvidence) and case.evidence.compacted:
         rows = _last_values(rows)
-    shaped = case.evidence.shaped(frame, carries=plan.carries)
+    shaped = case.evidence.shaped(frame, has_coordinates=plan.has_coordinates)
     found = _found(case, plan, shaped, rows)
     if case.scope.unknown:
         found = found.but("results need all records, and some cannot be read again", *CONTENT)
@@ -142,7 +142,7 @@ def _last_values(rows: DataFrame) -> DataFrame:
 
 
 def _doubt(case: Case, marks: Watermarks | None) -> str | None:
-    """Why records may have been too late and nobody noted it, or None if none was."""
+    """Why records may have been too late and were not noted, or None if none was."""
     if marks is None:
         return "records may have been too late, and Spark's log does not say"
     late = late_records(case.source, case.scope.ranges, case.noted.aside("late"), marks)

@@ -75,8 +75,8 @@ class Case:
         """Whether the row of a key is its last record's, by the order of their offsets. In lanes
         rows come in the order of a shuffle."""
         if isinstance(self.evidence, TopicEvidence):
-            return plan.carries and self.evidence.compacted and self.evidence.narrow
-        return plan.carries and self.mode == "upsert"
+            return plan.has_coordinates and self.evidence.compacted and self.evidence.narrow
+        return plan.has_coordinates and self.mode == "upsert"
 
     def sides(self, plan: Plan, shaped: DataFrame, rows: DataFrame) -> Sides:
         return sides_of(shaped, rows, summed=sums_doubles(plan))
@@ -88,7 +88,11 @@ class Case:
     def kept(self, plan: Plan) -> DataFrame:
         """What should be in the sink: rows of records that are dead letters, because the target
         refused them, should not."""
-        return without(plan.frame, self.refused) if plan.carries and self.refused else plan.frame
+        return (
+            without(plan.frame, self.refused)
+            if plan.has_coordinates and self.refused
+            else plan.frame
+        )
 
     def seen(self, plan: Plan, rows: DataFrame) -> DataFrame:
         """The same of what is in the sink: of several rows that a record gives, some may have been
@@ -117,7 +121,7 @@ def gives_one_each(frame: DataFrame) -> bool:
 
 def sums_doubles(plan: Plan) -> bool:
     """Whether rows may hold numbers whose last bits depend on the order of the records."""
-    return not plan.carries and any(
+    return not plan.has_coordinates and any(
         _ADDS.search(name_of(node)) and _DOUBLE.search(node.schema().catalogString())
         for node in walk(analyzed(plan.frame))
     )

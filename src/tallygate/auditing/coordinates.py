@@ -52,7 +52,7 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
 
 
 def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
-    shaped = case.evidence.shaped(case.kept(plan), carries=plan.carries)
+    shaped = case.evidence.shaped(case.kept(plan), has_coordinates=plan.has_coordinates)
     return case.sides(plan, shaped, case.seen(plan, rows))
 
 

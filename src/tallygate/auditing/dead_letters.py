@@ -47,10 +47,10 @@ def _of_pipeline(
     given: "PipelineOrPath", settings: Settings, spark: "SparkSession | None"
 ) -> list[DeadLetter]:
     # A topic is listed without a pipeline, and quickly: these modules take a second to import.
-    from tallygate.engine.opening import loaded, opened
+    from tallygate.engine.opening import load_pipeline, open_pipeline
     from tallygate.spec import Delta, KafkaSink, Parquet, Postgres
 
-    pipeline = loaded(given)
+    pipeline = load_pipeline(given)
     sink, name = pipeline.sink, pipeline.name
     if isinstance(sink, KafkaSink):
         return _in_topic(pipeline, sink, settings)
@@ -59,7 +59,9 @@ def _of_pipeline(
     elif isinstance(sink, Parquet):
         found = _in_folder(sink.parquet, name)
     elif isinstance(sink, Delta):
-        found = _in_delta(sink.delta, name, opened(pipeline, "dead letters", settings, spark).spark)
+        found = _in_delta(
+            sink.delta, name, open_pipeline(pipeline, "dead letters", settings, spark).spark
+        )
     else:
         file = settings.state_dir / "dead-letters" / f"{name}.jsonl"
         raise ConfigError(

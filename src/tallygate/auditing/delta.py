@@ -40,7 +40,7 @@ class VersionEvidence:
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)
         return reader.load(self.path)
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         return frame
 
     def letter(self, at: Coordinates) -> str | None:
@@ -59,14 +59,14 @@ def version_evidence(path: str, pipeline: str, spark: SparkSession) -> Iterator[
     state, letters = entry.state, LetterFolder(table.own.at(f"{pipeline}/letters"))
     claims = Claims(
         {
-            place: Range(*place, state.begun.get(place, until), until)
-            for place, until in state.positions.items()
+            partition: Range(*partition, state.begun.get(partition, until), until)
+            for partition, until in state.positions.items()
         },
         tuple(each.range for each in state.lost),
         frozenset(
-            (*place, offset)
-            for place, until in state.positions.items()
-            for offset in letters.offsets(place, 0, until)
+            (*partition, offset)
+            for partition, until in state.positions.items()
+            for offset in letters.offsets(partition, 0, until)
         ),
         state.topic_ids,
         history=tuple(_history(table, pipeline, entry)),

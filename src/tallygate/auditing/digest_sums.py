@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from tallygate.auditing.digests import Digest, Digests, Stretch
 from tallygate.auditing.hashing import Numbers, row_hashes
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 
 __all__ = ["DDL", "Sums", "Tallied", "Tally", "offset_digests", "tallied"]
 
@@ -97,22 +97,22 @@ class Tally:
         hashes = row_hashes([block.column(name) for name in ("_offset", *self.content)])
         offsets = np.asarray(block.column("_offset").fill_null(-1))
         named = 0
-        for place, rows in _by_place(block):
+        for partition, rows in _by_partition(block):
             mine = offsets[rows]
-            inside = _within(mine, self.checked, place)
-            named += int(np.count_nonzero(inside | _within(mine, self.claimed, place)))
+            inside = _within(mine, self.checked, partition)
+            named += int(np.count_nonzero(inside | _within(mine, self.claimed, partition)))
             chosen = rows[inside]
-            for at, part in self._stretches(place, offsets[chosen]):
+            for at, part in self._stretches(partition, offsets[chosen]):
                 sums.add(ROWS, at, hashes[chosen[part]])
         sums.outside += block.num_rows - named
 
-    def note(self, place: Place, offsets: _Offsets, sums: Sums) -> None:
+    def note(self, partition: TopicPartition, offsets: _Offsets, sums: Sums) -> None:
         """Take note that there are records at these offsets."""
-        for at, part in self._stretches(place, offsets):
+        for at, part in self._stretches(partition, offsets):
             sums.add(RECORDS, at, ((offsets[part] % self.size) * _SPREAD).view(np.uint64))
 
     def _stretches(
-        self, place: Place, offsets: _Offsets
+        self, partition: TopicPartition, offsets: _Offsets
     ) -> Iterator[tuple[Stretch, npt.NDArray[np.intp]]]:
         """The stretches that the offsets are in, and which of them."""
         if not len(offsets):
@@ -121,11 +121,11 @@ class Tally:
         order = np.argsort(numbers, kind="stable")
         ends = np.flatnonzero(np.diff(numbers[order])) + 1
         for part in np.split(order, ends):
-            yield (*place, int(numbers[part[0]])), part
+            yield (*partition, int(numbers[part[0]])), part
 
 
-def _by_place(block: pa.RecordBatch) -> Iterator[tuple[Place, npt.NDArray[np.intp]]]:
-    """The rows of each place; those that name none are in no place."""
+def _by_partition(block: pa.RecordBatch) -> Iterator[tuple[TopicPartition, npt.NDArray[np.intp]]]:
+    """The rows of each partition; rows that name none are left out."""
     topics, partitions = (block.column(name).dictionary_encode() for name in COORDINATES[:2])
     of_topic, of_partition = (
         np.asarray(each.indices.fill_null(-1)) for each in (topics, partitions)
@@ -137,10 +137,12 @@ def _by_place(block: pa.RecordBatch) -> Iterator[tuple[Place, npt.NDArray[np.int
                 yield (topic, partition), rows
 
 
-def _within(offsets: _Offsets, ranges: Sequence[Range], place: Place) -> npt.NDArray[np.bool_]:
+def _within(
+    offsets: _Offsets, ranges: Sequence[Range], partition: TopicPartition
+) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(offsets), bool)
     for each in ranges:
-        if each.place == place:
+        if each.topic_partition == partition:
             found |= (offsets >= each.start) & (offsets < each.until)
     return found
 

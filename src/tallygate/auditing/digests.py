@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tallygate.auditing.comparable import content_hash
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.targets.batch_input import within
 
 __all__ = [
@@ -103,15 +103,15 @@ def _equal(mine: Digest | None, theirs: Digest | None) -> bool:
 def parts_of(stretches: Iterable[Stretch], size: int, checked: Iterable[Range]) -> list[Range]:
     """The parts of the ranges that lie in these stretches; a few large ones, which may hold more
     than the ranges do, rather than many."""
-    numbers: dict[Place, list[int]] = {}
+    numbers: dict[TopicPartition, list[int]] = {}
     for topic, partition, number in sorted(stretches):
         numbers.setdefault((topic, partition), []).append(number)
     parts = []
     for each in checked:
-        for number in numbers.get(each.place, ()):
+        for number in numbers.get(each.topic_partition, ()):
             start, until = max(each.start, number * size), min(each.until, (number + 1) * size)
             if start < until:
-                parts.append(Range(*each.place, start, until))
+                parts.append(Range(*each.topic_partition, start, until))
     return _joined(parts)
 
 
@@ -132,13 +132,17 @@ def _joined(parts: Sequence[Range], most: int = 20) -> list[Range]:
     """Neighbours as one range; and if a partition has too many, all of it from the first on."""
     found: list[Range] = []
     for each in sorted(parts):
-        if found and found[-1].place == each.place and found[-1].until == each.start:
-            found[-1] = Range(*each.place, found[-1].start, each.until)
+        if (
+            found
+            and found[-1].topic_partition == each.topic_partition
+            and found[-1].until == each.start
+        ):
+            found[-1] = Range(*each.topic_partition, found[-1].start, each.until)
         else:
             found.append(each)
-    for place in {each.place for each in found}:
-        mine = [each for each in found if each.place == place]
+    for partition in {each.topic_partition for each in found}:
+        mine = [each for each in found if each.topic_partition == partition]
         if len(mine) > most:
-            found = [each for each in found if each.place != place]
-            found.append(Range(*place, mine[0].start, mine[-1].until))
+            found = [each for each in found if each.topic_partition != partition]
+            found.append(Range(*partition, mine[0].start, mine[-1].until))
     return sorted(found)

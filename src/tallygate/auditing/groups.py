@@ -15,7 +15,7 @@ them is hidden.
 
 **All that is read is claimed later.** A row before those ends that is visible after step 3 is of
 a transaction that was committed, and step 4 waits until its offsets count. So a row beyond the
-later claim was put there by somebody else.
+later claim was put there by another program.
 
 Rows of records between the claim and the later claim may be there or not: the pipeline was writing
 them. If rows carry the coordinates of their records, these are passed over; if not, the two claims
@@ -31,7 +31,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import is_settled, list_offsets
@@ -50,21 +50,21 @@ def groups_of(names: Names, connection: Connection, *, stand_in: bool) -> list[s
     return [names.lane_group(lane) for lane in range(lanes)] if lanes else [names.group]
 
 
-Lanes = Sequence[Mapping[Place, Position]]
+Lanes = Sequence[Mapping[TopicPartition, Position]]
 
 
 def moment(
     groups: Sequence[str],
-    places: list[Place],
+    partitions: list[TopicPartition],
     connection: Connection,
     *,
     stand_in: bool,
     timeout: float,
-) -> tuple[Lanes, Lanes, dict[Place, int]]:
+) -> tuple[Lanes, Lanes, dict[TopicPartition, int]]:
     """The four steps."""
-    topics = " or ".join(dict.fromkeys(topic for topic, _ in places))
+    topics = " or ".join(dict.fromkeys(topic for topic, _ in partitions))
     first = committed_in(groups, connection, stand_in=stand_in)
-    ends = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    ends = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     wait_until(
         lambda: is_settled(ends, connection),
         timeout,
@@ -77,42 +77,48 @@ def moment(
 
 
 def is_still(first: Lanes, later: Lanes) -> bool:
-    """Whether nobody was writing meanwhile, and all lanes are as far as each other."""
+    """Whether the pipeline wrote nothing meanwhile, and all lanes are as far as each other."""
     return _furthest(later) == _claimed(first)
 
 
-def _claimed(lanes: Lanes) -> dict[Place, int]:
+def _claimed(lanes: Lanes) -> dict[TopicPartition, int]:
     """What all lanes have done."""
     return {
-        place: min(held[place].offset if place in held else 0 for held in lanes)
-        for place in {place for held in lanes for place in held}
+        partition: min(held[partition].offset if partition in held else 0 for held in lanes)
+        for partition in {partition for held in lanes for partition in held}
     }
 
 
-def _furthest(lanes: Lanes) -> dict[Place, int]:
+def _furthest(lanes: Lanes) -> dict[TopicPartition, int]:
     return {
-        place: max(held[place].offset for held in lanes if place in held)
-        for place in {place for held in lanes for place in held}
+        partition: max(held[partition].offset for held in lanes if partition in held)
+        for partition in {partition for held in lanes for partition in held}
     }
 
 
 def claims_of(first: Lanes, later: Lanes, letters: Sequence[Coordinates]) -> Claims:
-    marks = {place: position.mark for held in later for place, position in held.items()}
+    marks = {partition: position.mark for held in later for partition, position in held.items()}
     claimed, furthest = _claimed(first), _furthest(later)
-    begun = {place: mark.first for place, mark in marks.items()}
+    begun = {partition: mark.first for partition, mark in marks.items()}
     ranges = {
-        place: Range(*place, begun[place] or 0, claimed.get(place, begun[place] or 0))
-        for place in furthest
+        partition: Range(
+            *partition, begun[partition] or 0, claimed.get(partition, begun[partition] or 0)
+        )
+        for partition in furthest
     }
     unsaid = [f"{topic}/{number}" for (topic, number), at in sorted(begun.items()) if at is None]
     return Claims(
         ranges,
-        tuple(Range(*place, *each) for place, mark in sorted(marks.items()) for each in mark.lost),
+        tuple(
+            Range(*partition, *each)
+            for partition, mark in sorted(marks.items())
+            for each in mark.lost
+        ),
         frozenset(each for each in letters if each[2] < claimed.get((each[0], each[1]), 0)),
         {topic: mark.topic_id for (topic, _), mark in marks.items() if mark.topic_id},
         later=furthest,
         unknown=tuple(
-            f"where the pipeline began in {place} is not in its ledger; 0 was taken for it"
-            for place in unsaid
+            f"where the pipeline began in {partition} is not in its ledger; 0 was taken for it"
+            for partition in unsaid
         ),
     )

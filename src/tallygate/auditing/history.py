@@ -7,7 +7,7 @@ the ledger claims now, but for ranges that were given up as lost.
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 
 __all__ = ["wrong_moves"]
 
@@ -18,21 +18,21 @@ def wrong_moves(claims: Claims) -> list[Anomaly]:
     """The gaps and overlaps of the history, with the offsets that they hold."""
     gaps: list[Range] = []
     overlaps: list[Range] = []
-    at: dict[Place, int] = {}
+    at: dict[TopicPartition, int] = {}
     for commit in claims.history:
         for each in commit.ranges:
-            here = at.setdefault(each.place, each.start)
+            here = at.setdefault(each.topic_partition, each.start)
             if each.start > here:
-                gaps += _without_lost(Range(*each.place, here, each.start), claims.lost)
+                gaps += _without_lost(Range(*each.topic_partition, here, each.start), claims.lost)
             elif each.start < here:
-                overlaps.append(Range(*each.place, each.start, here))
-            at[each.place] = max(here, each.until)
-    for place, here in at.items():
-        claimed = claims.ranges.get(place, Range(*place, 0, 0)).until
+                overlaps.append(Range(*each.topic_partition, each.start, here))
+            at[each.topic_partition] = max(here, each.until)
+    for partition, here in at.items():
+        claimed = claims.ranges.get(partition, Range(*partition, 0, 0)).until
         if here < claimed:
-            gaps += _without_lost(Range(*place, here, claimed), claims.lost)
-        elif here > claims.later.get(place, claimed):
-            overlaps.append(Range(*place, claimed, here))
+            gaps += _without_lost(Range(*partition, here, claimed), claims.lost)
+        elif here > claims.later.get(partition, claimed):
+            overlaps.append(Range(*partition, claimed, here))
     found = {"gap": gaps if claims.gapless else [], "overlap": overlaps}
     return [
         Anomaly(kind, sum(map(len, ranges)), tuple(str(each) for each in ranges[:EXAMPLES]))
@@ -44,13 +44,13 @@ def wrong_moves(claims: Claims) -> list[Anomaly]:
 def _without_lost(gap: Range, lost: tuple[Range, ...]) -> list[Range]:
     """What is left of a gap when lost ranges are taken out."""
     left = [gap]
-    for gone in (each for each in lost if each.place == gap.place):
+    for gone in (each for each in lost if each.topic_partition == gap.topic_partition):
         left = [
             part
             for each in left
             for part in (
-                Range(*each.place, each.start, min(each.until, gone.start)),
-                Range(*each.place, max(each.start, gone.until), each.until),
+                Range(*each.topic_partition, each.start, min(each.until, gone.start)),
+                Range(*each.topic_partition, max(each.start, gone.until), each.until),
             )
             if part.start < part.until
         ]

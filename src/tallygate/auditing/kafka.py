@@ -56,7 +56,7 @@ class TopicEvidence:
         return f"topic {self.sink.topic}"
 
     @property
-    def located(self) -> bool:
+    def keeps_coordinates(self) -> bool:
         return self.narrow and self.sink.coordinates
 
     @property
@@ -75,10 +75,14 @@ class TopicEvidence:
     def _rows(self, *, committed: bool) -> DataFrame:
         """Key, value, where the record came from, and where it is."""
         found = records(
-            self.spark, self.connection, self.ranges, headers=self.located, committed=committed
+            self.spark,
+            self.connection,
+            self.ranges,
+            headers=self.keeps_coordinates,
+            committed=committed,
         )
         own = [f.col("partition").alias("_at_partition"), f.col("offset").alias("_at_offset")]
-        if not self.located:
+        if not self.keeps_coordinates:
             return found.select("key", "value", *own)
         # Somebody else's record may have other headers, or any text in this one.
         given = f.expr(f"get(filter(headers, each -> each.key = '{SOURCE}'), 0).value")
@@ -91,19 +95,19 @@ class TopicEvidence:
         placed_rows = found.withColumn("_from", given.cast("string"))
         return placed_rows.select("key", "value", *placed, *own)
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         """With coordinates where the topic's records have them too, and where they must tell which
         value of a key is the last one."""
-        placed = carries and (self.located or self.compacted)
+        kept = has_coordinates and (self.keeps_coordinates or self.compacted)
         if self.passes:
-            return frame if placed else frame.drop(*COORDINATES)
-        added = COORDINATES if carries else ()
+            return frame if kept else frame.drop(*COORDINATES)
+        added = COORDINATES if has_coordinates else ()
         return as_records(
             frame,
             key=self.sink.key,
             format=self.sink.format,
             added=added,
-            has_coordinates=placed,
+            has_coordinates=kept,
         )
 
     def letter(self, at: Coordinates) -> str | None:
@@ -117,7 +121,7 @@ class TopicEvidence:
         seen = self._rows(committed=True)
         everything = self._rows(committed=False)
         found = two_readings(seen, everything)
-        if self.located:
+        if self.keeps_coordinates:
             found += disordered(seen)
             claimed = within(self.claims.reached.values())
             known = seen.where(within(checked) | ~f.coalesce(claimed, f.lit(False)))
@@ -149,20 +153,23 @@ def topic_evidence(
         raise LedgerError(f"there is no topic {sink.topic!r} any more.")
     letters = sink.dead_letters or f"{pipeline}.dead-letters"
     read = (sink.topic, letters)
-    places = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
+    partitions = [(topic, number) for topic in read for number in range(numbers.get(topic, 0))]
     for _ in range(ATTEMPTS):
         first, later, ends = moment(
-            groups, places, target, stand_in=stand_in, timeout=settings.timeout
+            groups, partitions, target, stand_in=stand_in, timeout=settings.timeout
         )
         if (narrow and sink.coordinates) or is_still(first, later):
             break
-    own = [place for place in places if place[0] == sink.topic]
-    earliest = list_offsets(places, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
-    ranges = tuple(Range(*place, min(earliest[place], ends[place]), ends[place]) for place in own)
+    own = [partition for partition in partitions if partition[0] == sink.topic]
+    earliest = list_offsets(partitions, OffsetSpec.earliest(), target)  # type: ignore[no-untyped-call]
+    ranges = tuple(
+        Range(*partition, min(earliest[partition], ends[partition]), ends[partition])
+        for partition in own
+    )
     kept = _letters(letters, pipeline, target) if letters in numbers else []
     claims = replace(
         claims_of(first, later, [origin(letter.record) for letter in kept]),
-        forgotten=sum(earliest[place] for place in places if place not in own),
+        forgotten=sum(earliest[partition] for partition in partitions if partition not in own),
     )
     policy = topics.effective_configs(sink.topic)
     yield TopicEvidence(
@@ -171,6 +178,6 @@ def topic_evidence(
 
 
 def _letters(topic: str, pipeline: str, connection: Connection) -> list[DeadLetter]:
-    """The pipeline's letters in a topic, in which there may be those of others."""
+    """The pipeline's dead letters in a topic, which may hold those of other pipelines too."""
     found, name = list_dead_letters(topic, connection), pipeline.encode()
     return [letter for letter in found if letter.record.header("tallygate.pipeline") == name]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 
 __all__ = ["Claims", "Commit", "Evidence"]
 
@@ -30,18 +30,20 @@ class Commit:
     rows: int | None = None
     at: str = ""
 
-    def covers(self, place: Place, offset: int) -> bool:
-        return any(r.place == place and r.start <= offset < r.until for r in self.ranges)
+    def covers(self, partition: TopicPartition, offset: int) -> bool:
+        return any(
+            r.topic_partition == partition and r.start <= offset < r.until for r in self.ranges
+        )
 
 
 @dataclass(frozen=True)
 class Claims:
-    ranges: Mapping[Place, Range]
+    ranges: Mapping[TopicPartition, Range]
     """For each partition, from the pipeline's start up to the ledger's offset."""
     lost: tuple[Range, ...] = ()
     letters: frozenset[Coordinates] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    later: Mapping[Place, int] = field(default_factory=dict)
+    later: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the ledger was when the rows had been read, if that may be further: rows of records in
     between may be there or not."""
     history: tuple[Commit, ...] = ()
@@ -52,11 +54,11 @@ class Claims:
     """How many dead letters retention may have removed."""
 
     @property
-    def reached(self) -> dict[Place, Range]:
+    def reached(self) -> dict[TopicPartition, Range]:
         """The ranges, up to where the ledger was when the rows had been read."""
         return {
-            place: replace(each, until=max(each.until, self.later.get(place, each.until)))
-            for place, each in self.ranges.items()
+            partition: replace(each, until=max(each.until, self.later.get(partition, each.until)))
+            for partition, each in self.ranges.items()
         }
 
     @property
@@ -81,7 +83,7 @@ class Evidence(Protocol):
         """The sink's rows of that moment; at least those of the ranges, if some are given and rows
         carry coordinates."""
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         """Rows of the transform as the sink keeps them."""
 
     def letter(self, at: Coordinates) -> str | None:

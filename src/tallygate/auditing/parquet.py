@@ -39,7 +39,7 @@ class FolderEvidence:
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
         return self.spark.read.parquet(*map(str, self.files))
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         return frame
 
     def letter(self, at: Coordinates) -> str | None:
@@ -80,8 +80,8 @@ def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, i
     state = entries[-1].state
     return Claims(
         {
-            place: Range(*place, state.begun.get(place, until), until)
-            for place, until in state.positions.items()
+            partition: Range(*partition, state.begun.get(partition, until), until)
+            for partition, until in state.positions.items()
         },
         tuple(each.range for each in state.lost),
         letters,

@@ -46,7 +46,7 @@ class TableEvidence:
         where = "true" if within is None else _where(within)
         return self.snapshot.rows(self.spark, where, through)
 
-    def shaped(self, frame: DataFrame, *, carries: bool) -> DataFrame:
+    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
         return frame
 
     def letter(self, at: Coordinates) -> str | None:

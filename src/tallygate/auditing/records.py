@@ -6,7 +6,7 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.spark.kafka_options import READING
@@ -40,14 +40,14 @@ def records(
 
 def rounds(ranges: Iterable[Range]) -> list[list[Range]]:
     """The ranges in groups that have each partition once: Spark reads one range of it at a time."""
-    found: list[dict[Place, Range]] = []
+    found: list[dict[TopicPartition, Range]] = []
     for each in sorted(ranges):
         for group in found:
-            if each.place not in group:
-                group[each.place] = each
+            if each.topic_partition not in group:
+                group[each.topic_partition] = each
                 break
         else:
-            found.append({each.place: each})
+            found.append({each.topic_partition: each})
     return [list(group.values()) for group in found]
 
 

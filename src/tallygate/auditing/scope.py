@@ -15,7 +15,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
-from tallygate.core.offsets import Place, Range, is_topic
+from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
@@ -41,10 +41,12 @@ class Scope:
     def since(self, at: datetime, connection: Connection) -> "Scope":
         """Only records from a time on."""
         spec = OffsetSpec.for_timestamp(max(0, int(at.timestamp() * 1000)))
-        begins = list_offsets([each.place for each in self.ranges], spec, connection)
+        begins = list_offsets([each.topic_partition for each in self.ranges], spec, connection)
         left = []
         for each in self.ranges:
-            begin = begins[each.place] if begins[each.place] >= 0 else each.until
+            begin = (
+                begins[each.topic_partition] if begins[each.topic_partition] >= 0 else each.until
+            )
             if begin < each.until:
                 left.append(replace(each, start=max(each.start, begin)))
         return replace(self, ranges=tuple(left))
@@ -55,27 +57,27 @@ class Scope:
 
 def scope_of(claims: Claims, connection: Connection) -> Scope:
     """The part of the claimed ranges that can be read again, and what cannot."""
-    places = sorted(place for place in claims.ranges if is_topic(place[0]))
-    ids = topic_ids(sorted({topic for topic, _ in places}), connection)
+    partitions = sorted(partition for partition in claims.ranges if is_topic(partition[0]))
+    ids = topic_ids(sorted({topic for topic, _ in partitions}), connection)
     unknown = [
-        f"topic {topic} is not the one that was read: it was removed, or made anew since"
-        for topic in sorted({topic for topic, _ in places})
+        f"topic {topic} is not the one that was read: it was removed or recreated since"
+        for topic in sorted({topic for topic, _ in partitions})
         if topic not in ids or claims.topic_ids.get(topic, ids[topic]) != ids[topic]
     ]
     if unknown:
-        places = [
+        partitions = [
             (topic, number)
-            for topic, number in places
+            for topic, number in partitions
             if topic in ids and claims.topic_ids.get(topic, ids[topic]) == ids[topic]
         ]
-    earliest = list_offsets(places, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
-    latest = list_offsets(places, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    earliest = list_offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
+    latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     found, beyond = [], []
-    for place in places:
-        claimed = claims.ranges[place]
-        if claimed.until > latest[place]:
-            beyond.append(replace(claimed, start=latest[place]))
-            claimed = replace(claimed, until=latest[place])
+    for partition in partitions:
+        claimed = claims.ranges[partition]
+        if claimed.until > latest[partition]:
+            beyond.append(replace(claimed, start=latest[partition]))
+            claimed = replace(claimed, until=latest[partition])
         begin = _readable(claimed, claims, earliest)
         if begin > claimed.start:
             cut = replace(claimed, until=min(begin, claimed.until))
@@ -89,9 +91,9 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
     return Scope(tuple(found), tuple(found), (*claims.unknown, *unknown), anomalies)
 
 
-def _readable(claimed: Range, claims: Claims, earliest: dict[Place, int]) -> int:
-    lost = [each.until for each in claims.lost if each.place == claimed.place]
-    return max(claimed.start, earliest[claimed.place], *lost)
+def _readable(claimed: Range, claims: Claims, earliest: dict[TopicPartition, int]) -> int:
+    lost = [each.until for each in claims.lost if each.topic_partition == claimed.topic_partition]
+    return max(claimed.start, earliest[claimed.topic_partition], *lost)
 
 
 def since_time(given: str | datetime | timedelta) -> datetime:
@@ -106,7 +108,7 @@ def since_time(given: str | datetime | timedelta) -> datetime:
     else:
         found = moment(time_ms(given))
     if found is None:
-        raise ConfigError(f"{given!r} is no time that a record can have.")
+        raise ConfigError(f"{given!r} is not a time that a record can have.")
     return found
 
 
@@ -128,7 +130,7 @@ class Sample:
             return cls(share=float(match[1]) / 100)
         if match and not match[2] and match[1].isdigit() and int(match[1]):
             return cls(records=int(match[1]))
-        raise ConfigError(f"{text!r} is no sample: write a number of records, or a share as 1%.")
+        raise ConfigError(f"{text!r} is not a sample: write a number of records, or a share as 1%.")
 
     def of(self, total: int) -> int:
         return min(total, self.records or max(1, round(total * (self.share or 0))))

@@ -42,7 +42,7 @@ from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.core.record import Record
 from tallygate.engine.factory import read_topics
-from tallygate.engine.opening import Opened, PipelineOrPath, loaded, opened
+from tallygate.engine.opening import Opened, PipelineOrPath, load_pipeline, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
@@ -126,11 +126,11 @@ def trace(
     running."""
     if (at is None) == (where is None):
         raise ConfigError("name either a record by its coordinates, or rows by where.")
-    pipeline = loaded(pipeline)
+    pipeline = load_pipeline(pipeline)
     record = None if at is None else _coordinates(at, pipeline)
-    with _Tracing.opened(opened(pipeline, "trace", settings, spark)) as tracing:
-        places = tracing.places(where or "") if record is None else [record]
-        return [tracing.record(each) for each in places]
+    with _Tracing.open(open_pipeline(pipeline, "trace", settings, spark)) as tracing:
+        found = tracing.find(where or "") if record is None else [record]
+        return [tracing.record(each) for each in found]
 
 
 def _coordinates(at: str | Coordinates | tuple[int, int], pipeline: Pipeline) -> Coordinates:
@@ -161,7 +161,7 @@ class _Tracing:
 
     @classmethod
     @contextmanager
-    def opened(cls, at: Opened) -> Iterator["_Tracing"]:
+    def open(cls, at: Opened) -> Iterator["_Tracing"]:
         pipeline, settings, spark = at.pipeline, at.settings, at.spark
         connection = kafka_source(pipeline, settings)
         statics = pipeline.statics(spark, settings)
@@ -173,7 +173,7 @@ class _Tracing:
         ):
             yield cls(source, evidence, Noted(folder))
 
-    def places(self, where: str) -> list[Coordinates]:
+    def find(self, where: str) -> list[Coordinates]:
         rows = _readable(self._evidence.rows())
         if not set(COORDINATES) <= set(rows.columns):
             raise ConfigError(
@@ -202,9 +202,9 @@ class _Tracing:
             there = () if rows is None else _collected(rows)
             return replace(seen, became="no record", rows=there)
         plan = read_plan(self._source.recomputed(one, self._noted))
-        if not plan.carries or rows is None:
+        if not plan.has_coordinates or rows is None:
             return replace(seen, became="together")
-        given = self._evidence.shaped(plan.frame, carries=True)
+        given = self._evidence.shaped(plan.frame, has_coordinates=True)
         shown = replace(seen, rows=_collected(rows), expected=_collected(given))
         became = _judged(given, rows)
         others = self._of_the_same_key(given) if became == "missing" else ()
@@ -245,7 +245,8 @@ def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | No
         return "before", None
     commit = next((c for c in claims.history if c.covers((topic, partition), offset)), None)
     gone = (
-        lost.place == claimed.place and lost.start <= offset < lost.until for lost in claims.lost
+        lost.topic_partition == claimed.topic_partition and lost.start <= offset < lost.until
+        for lost in claims.lost
     )
     return ("lost" if any(gone) else None), commit
 

@@ -27,7 +27,7 @@ And with a topic that is read twice, once with what was committed and once with 
     inconsistent  both readings have the offset, with different records
 
 These are the anomalies that Jepsen's workload for Kafka names, as far as they leave a trace for
-somebody who comes afterwards. Its lost write is `missing`, its duplicate `duplicate`, its aborted
+an audit that comes afterwards. Its lost write is `missing`, its duplicate `duplicate`, its aborted
 read (G1a) `aborted`, its inconsistent offsets `inconsistent`. The pipeline itself is a reader, and
 its polls are the ledger's history: a skipped poll is a `gap` (and `skipped` for the audit's own
 reading), a nonmonotonic poll an `overlap`. A nonmonotonic send is `disordered`.

@@ -13,7 +13,7 @@ one may have been late, the stream has seen what the recomputation sees.
 **Open.** A window is given out once a batch's watermark has reached its end. The batch that the
 ledger stands for is the last one that ends where the ledger is.
 
-What cannot be told in this way (a watermark in a function, several of them) stays unknown.
+What cannot be worked out in this way (a watermark in a function, several of them) stays unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 
 from tallygate.auditing.recompute import Noted, Source
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.offsets import Place, Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.quoting import backticked
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import read_plan
@@ -39,7 +39,7 @@ END = "window_end"
 class Watermarks:
     """The watermarks of the batches that led to what the ledger claims, by where they end."""
 
-    ends: tuple[tuple[Mapping[Place, int], int], ...]
+    ends: tuple[tuple[Mapping[TopicPartition, int], int], ...]
     """From the oldest on: up to where a batch goes, and its watermark."""
     done: int
     """The watermark of the last batch that is done."""
@@ -59,10 +59,12 @@ class Watermarks:
         return rows.where(~((ends > low) & (ends <= high)))
 
 
-def watermarks_at(checkpoint: Checkpoint, claimed: Mapping[Place, Range]) -> Watermarks | None:
+def watermarks_at(
+    checkpoint: Checkpoint, claimed: Mapping[TopicPartition, Range]
+) -> Watermarks | None:
     """None if the log does not reach to where the ledger is."""
-    positions = {place: each.until for place, each in claimed.items()}
-    ends: list[tuple[Mapping[Place, int], int]] = []
+    positions = {partition: each.until for partition, each in claimed.items()}
+    ends: list[tuple[Mapping[TopicPartition, int], int]] = []
     done = begun = None
     for batch in checkpoint.batches:
         end, at = checkpoint.end(batch), checkpoint.watermark(batch)
@@ -83,13 +85,13 @@ def watermarks_at(checkpoint: Checkpoint, claimed: Mapping[Place, Range]) -> Wat
 def late_records(
     source: Source, ranges: Sequence[Range], noted: Noted, known: Watermarks
 ) -> int | None:
-    """How many records may have come too late; None if that cannot be told."""
+    """How many records may have come too late; None if that is unknown."""
     before = _before_watermark(source.pipeline)
     if before is None:
         return None
     spec, column, window = before
     plan = read_plan(source.recomputed(ranges, noted, spec))
-    if not plan.carries:
+    if not plan.has_coordinates:
         return None
     at = f.col(backticked(column)).cast("timestamp")
     topic, partition, offset = (f.col(name) for name in COORDINATES)

@@ -4,7 +4,7 @@ Then nothing has to be computed by Spark's JVM: some workers read records from K
 them, others see the rows of the sink, and both give digests and not rows.
 
 **The pipeline's reader is not taken at its word.** The workers read as a pipeline does that has no
-transform (see `kafka.fetching`): what that passes over, both would. So every offset must be
+transform (see `kafka.fetch`): what that passes over, both would. So every offset must be
 accounted for. A stretch in which each offset has a record is whole. Where some have none, because
 of a transaction's marker, an aborted record or compaction, Kafka's own client in the JVM reads the
 offsets of that stretch once more. If the two do not see the same ones, the stretch is compared row
@@ -31,7 +31,7 @@ from tallygate.auditing.recompute import Noted
 from tallygate.auditing.records import records, rounds
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.letters import Coordinates, letter_of
-from tallygate.core.offsets import Place, Range, count
+from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.engine.frames import decoder_of, fetchable
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
@@ -103,7 +103,7 @@ class Quick:
             decoder_of(self.source),
             self.tally,
             shares,
-            _by_place(self.case.refused, self.tally.checked),
+            _by_partition(self.case.refused, self.tally.checked),
             self.case.noted,
         )
 
@@ -155,20 +155,22 @@ def _offsets_in(ranges: Iterable[Range], size: int) -> dict[Stretch, int]:
     for each in ranges:
         for number in range(each.start // size, -(-each.until // size)):
             inside = min(each.until, (number + 1) * size) - max(each.start, number * size)
-            at = (*each.place, number)
+            at = (*each.topic_partition, number)
             found[at] = found.get(at, 0) + inside
     return found
 
 
-def _by_place(
+def _by_partition(
     letters: Iterable[Coordinates], ranges: Iterable[Range]
-) -> dict[Place, npt.NDArray[np.int64]]:
-    """The offsets of the letters, in order, for the places that the ranges are of."""
-    found: dict[Place, list[int]] = {each.place: [] for each in ranges}
+) -> dict[TopicPartition, npt.NDArray[np.int64]]:
+    """The offsets of the dead letters, in order, for the partitions that the ranges are of."""
+    found: dict[TopicPartition, list[int]] = {each.topic_partition: [] for each in ranges}
     for topic, partition, offset in letters:
         if (topic, partition) in found:
             found[topic, partition].append(offset)
-    return {place: np.sort(np.array(each, np.int64)) for place, each in found.items() if each}
+    return {
+        partition: np.sort(np.array(each, np.int64)) for partition, each in found.items() if each
+    }
 
 
 def _same_kind(mine: t.DataType, theirs: t.DataType) -> bool:
@@ -196,7 +198,7 @@ class _ReadStep:
     decoder: Decoder
     tally: Tally
     shares: list[list[Range]]
-    dead: Mapping[Place, npt.NDArray[np.int64]]
+    dead: Mapping[TopicPartition, npt.NDArray[np.int64]]
     """Offsets of records whose rows are not to be there: the sink has refused them."""
     noted: Noted
 
@@ -210,12 +212,12 @@ class _ReadStep:
         yield sums.block()
 
     def _take(self, raw: pa.RecordBatch, sums: Sums) -> None:
-        place: Any = raw.column("topic")[0].as_py(), raw.column("partition")[0].as_py()
-        self.tally.note(place, np.asarray(raw.column("offset")), sums)
+        partition: Any = raw.column("topic")[0].as_py(), raw.column("partition")[0].as_py()
+        self.tally.note(partition, np.asarray(raw.column("offset")), sums)
         rows, unfit = self.decoder.decode(raw)
         if unfit:
             self.noted.keep([letter_of(raw, each.index, each.cause) for each in unfit])
-        dead = self.dead.get(place)
+        dead = self.dead.get(partition)
         if dead is not None:
             offsets = np.asarray(rows.column("_offset"))
             nearest = np.minimum(np.searchsorted(dead, offsets), len(dead) - 1)

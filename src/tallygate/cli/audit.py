@@ -98,7 +98,7 @@ def trace(
     for each in found:
         print(json.dumps(each.as_dict(), default=str) if json_ else each)
     if not found and not json_:
-        print("no row fits, or those that do name no record")
+        print("no row matches, or the rows that match name no record")
     raise typer.Exit(0 if found and all(found) else 1)
 
 
@@ -127,6 +127,6 @@ def _crashes_told(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise CrashedError(
-            f"the {doing} could not be finished, so it has found nothing out: "
+            f"the {doing} could not be finished, so its result is unknown: "
             f"{type(error).__name__}: {reason(error)} (--debug shows where)"
         ) from error

@@ -13,7 +13,7 @@ from tallygate.errors import StackError
 
 if TYPE_CHECKING:
     from tallygate.lab.kafka.node import Node
-    from tallygate.lab.postgres_server import Postgres
+    from tallygate.lab.postgres_server import PostgresServer
     from tallygate.lab.stack import Stack
 
 __all__ = ["app"]
@@ -118,14 +118,16 @@ def add(
     print(f"Broker {number} is part of stack {stack.name!r}.")
 
 
-def _find(node: str, name: str | None, sets: list[str] | None) -> "tuple[Stack, Node | Postgres]":
+def _find(
+    node: str, name: str | None, sets: list[str] | None
+) -> "tuple[Stack, Node | PostgresServer]":
     stack = open_stack(resolve_settings(sets=sets, name=name))
     return stack, stack.member(node)
 
 
 def _running(
     node: str, name: str | None, sets: list[str] | None
-) -> "tuple[Stack, Node | Postgres]":
+) -> "tuple[Stack, Node | PostgresServer]":
     from tallygate.lab.process import ProcessState
 
     stack, member = _find(node, name, sets)
@@ -134,7 +136,7 @@ def _running(
     return stack, member
 
 
-def _after_loss(stack: "Stack", member: "Node | Postgres", wait: bool, what: str) -> None:
+def _after_loss(stack: "Stack", member: "Node | PostgresServer", wait: bool, what: str) -> None:
     """Say what was done; for a broker, once the rest of the cluster has noticed."""
     message = f"{_capital(member.description)} is {what}."
     others = stack.cluster.registered() - ({int(member.name)} if member.name.isdigit() else set())
@@ -146,7 +148,7 @@ def _after_loss(stack: "Stack", member: "Node | Postgres", wait: bool, what: str
     print(message)
 
 
-def _is_broker(stack: "Stack", member: "Node | Postgres") -> bool:
+def _is_broker(stack: "Stack", member: "Node | PostgresServer") -> bool:
     return stack.cluster.spec.is_broker(int(member.name))
 
 

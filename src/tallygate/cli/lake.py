@@ -37,7 +37,7 @@ def compact(folder: Folder, into: Into = None, target: Target = "128MB", sets: S
             raise ConfigError(f"{folder} is a Delta table, compacted in its place: leave out NEW.")
         _parquet(folder, into, size)
     elif Path(folder).is_dir() and not is_delta:
-        raise ConfigError(f"{folder} is no Delta table: name a new folder for its rows, too.")
+        raise ConfigError(f"{folder} is not a Delta table: name a new folder for its rows, too.")
     else:
         _delta(folder, size, sets)
 

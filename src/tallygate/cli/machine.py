@@ -64,7 +64,7 @@ def config_(
 @jars.command()
 def fetch(
     again: Annotated[
-        str | None, typer.Option(metavar="SET", help="Fetch this set anew: kafka, spark or delta.")
+        str | None, typer.Option(metavar="SET", help="Fetch this set again: kafka, spark or delta.")
     ] = None,
     sets: Set = None,
 ) -> None:

@@ -61,7 +61,7 @@ def check(file: File, *, settings: "Settings") -> None:
     """Check a pipeline without touching Kafka or the store, and show how it will be written."""
     with own_session(file, settings, "check") as (pipeline, spark):
         seen = pipeline.look(spark, settings)
-    print(f"{file} is a pipeline that can work.")
+    print(f"{file} is a valid pipeline.")
     for name, text in seen.items():
         print(f"  {name:<10} {text}")
 
@@ -84,14 +84,14 @@ def run(
     _quiet()
     with (
         own_session(file, settings) as (pipeline, spark),
-        _view(pipeline.name, json_) as (told, note),
+        _view(pipeline.name, json_) as (on_progress, note),
     ):
         done = pipeline.run(
             until=until.value,
             settings=settings,
             spark=spark,
             accept_loss=accept_loss,
-            told=told,
+            on_progress=on_progress,
             note=note,
         )
     if json_:
@@ -120,22 +120,22 @@ def stop(
 
 @with_settings
 def rebuild(file: File, *, settings: "Settings") -> None:
-    """Compute a table or folder anew from the earliest record, and swap it in at once."""
+    """Recompute a table or folder from the earliest record, then swap it in at once."""
     import tallygate
 
     _quiet()
     with (
         own_session(file, settings) as (pipeline, spark),
-        _view(f"{pipeline.name} (rebuild)", False) as (told, _),
+        _view(f"{pipeline.name} (rebuild)", False) as (on_progress, _),
     ):
-        done = tallygate.rebuild(pipeline, settings=settings, spark=spark, told=told)
+        done = tallygate.rebuild(pipeline, settings=settings, spark=spark, on_progress=on_progress)
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
         print(f"What it replaces is kept as {done.before}.")
 
 
 def _quiet() -> None:
-    """Py4J logs every error that a batch raises, with its traceback; it is told once, by us."""
+    """Py4J logs every error that a batch raises, with its traceback; the command prints it once."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
@@ -224,6 +224,8 @@ class _Window:
         table.add_column("partition")
         table.add_column("next offset", justify="right")
         table.add_column("lag", justify="right")
-        for place, at in sorted(progress.positions.items()):
-            table.add_row(f"{place[0]}/{place[1]}", f"{at:,}", f"{progress.lag.get(place, 0):,}")
+        for partition, at in sorted(progress.positions.items()):
+            table.add_row(
+                f"{partition[0]}/{partition[1]}", f"{at:,}", f"{progress.lag.get(partition, 0):,}"
+            )
         return table

@@ -23,7 +23,7 @@ from tallygate.units import duration_ms, human_size
 if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
     from tallygate.kafka.load import Load, LoadSummary
-    from tallygate.kafka.record_template import Shape
+    from tallygate.kafka.record_template import RecordTemplate
     from tallygate.settings import Settings
 
 __all__ = ["produce"]
@@ -90,7 +90,7 @@ def produce(
         Compression, typer.Option(help="How batches are compressed.")
     ] = Compression.lz4,
     acks: Annotated[
-        Acks, typer.Option(help="Who must have a record: nobody, the leader, all in sync.")
+        Acks, typer.Option(help="Who must have a record: no broker, the leader, all in sync.")
     ] = Acks.all,
     retries: Annotated[int | None, typer.Option(min=0, help="How often to try again.")] = None,
     delivery_timeout: Annotated[
@@ -150,7 +150,7 @@ def produce(
         topic=topic,
         file=file,
         kind=kind,
-        shape=_shape(key, header, timestamp, partition, partitioner),
+        template=_template(key, header, timestamp, partition, partitioner),
         encode=_encode(avro_schema),
         rate=rate,
         transaction_size=transaction_size if transactional else None,
@@ -174,14 +174,14 @@ def produce(
         progress(load(what, connection, progress))
 
 
-def _shape(
+def _template(
     key: str | None,
     header: list[str] | None,
     timestamp: str | None,
     partition: int | None,
     partitioner: str | None,
-) -> "Shape":
-    from tallygate.kafka.record_template import Shape, load_function, round_robin
+) -> "RecordTemplate":
+    from tallygate.kafka.record_template import RecordTemplate, load_function, round_robin
 
     if partition is not None and partitioner is not None:
         raise ConfigError("--partition and --partitioner exclude each other.")
@@ -191,7 +191,13 @@ def _shape(
     elif partitioner not in (None, "murmur2"):
         chosen = load_function(partitioner, "--partitioner")
     headers = pairs(header, "--header") or None
-    return Shape(key, headers, timestamp, partition, chosen)
+    return RecordTemplate(
+        key=key,
+        headers=headers,
+        timestamp=timestamp,
+        partition=partition,
+        partitioner=chosen,
+    )
 
 
 def _encode(avro_schema: str | None) -> Any:
@@ -225,7 +231,7 @@ def _check_topics(
     if what.dead_letters is not None and what.dead_letters not in known:
         topics.create(what.dead_letters)
     count = known[what.topic]
-    if what.shape.partition is not None and what.shape.partition >= count:
+    if what.template.partition is not None and what.template.partition >= count:
         raise TopicError(f"topic {what.topic!r} has partitions 0 to {count - 1} only.")
 
 

@@ -17,7 +17,8 @@ from tallygate.errors import ConfigError
 from tallygate.units import duration_ms, human_size, size_bytes
 
 if TYPE_CHECKING:
-    from tallygate.kafka.topics import Topic, Topics
+    from tallygate.kafka.topic_state import Topic
+    from tallygate.kafka.topics import Topics
     from tallygate.settings import Settings
 
 __all__ = ["app"]
@@ -64,7 +65,7 @@ def create(
     *,
     settings: "Settings",
 ) -> None:
-    """Create a topic (1 partition and up to 3 replicas unless told otherwise)."""
+    """Create a topic (1 partition and up to 3 replicas by default)."""
     configs = _configs(min_isr, retention, retention_size, compact, topic_config)
     topics = _topics(settings)
     topics.create(
@@ -172,7 +173,7 @@ def delete(
     """Delete topics and all their records."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError("deleting topics needs --yes where nobody can be asked.")
+            raise ConfigError("deleting topics needs --yes where there is no terminal to ask on.")
         typer.confirm(f"Delete {', '.join(topics)} and all records?", abort=True)
     _topics(settings).delete(topics)
     print(f"Deleted: {', '.join(topics)}.")

@@ -131,7 +131,7 @@ def replay(
     """Put each wanted letter back to where it came from, once; return how many were."""
     name = f"tallygate.replay.{topic}"
     producer = open_transactions(connection, name)
-    with clients.explained(connection, f"opening the replay of {topic!r}"):
+    with clients.explain_errors(connection, f"opening the replay of {topic!r}"):
         known = producer.list_topics(timeout=10).topics
     letters = list_dead_letters(topic, connection)
     due = [letter for letter in letters if not letter.replayed and wanted(letter)]

@@ -59,8 +59,8 @@ class ExactlyOnceKafka(GroupOffsets):
 
     properties: Mapping[str, Any] = {}
     TRANSACTION_TIMEOUT_MS = 60_000
-    """How long readers wait for what nobody ends, but also how long records may take to be written:
-    librdkafka gives none of them more time than the whole transaction."""
+    """How long readers wait for a transaction whose producer is gone, but also how long records may
+    take to be written: librdkafka gives none of them more time than the whole transaction."""
 
     def __init__(
         self, consumer: Consumer, connection: Connection, handler: Handler, instance: str | None
@@ -96,7 +96,7 @@ class ExactlyOnceKafka(GroupOffsets):
         """Write what the records made, up to the first of which something is refused.
 
         A topic refuses what came to it together, although it might take each by itself. So what was
-        refused is sent anew, each by itself, and from then on always; which one is at fault is
+        refused is sent again, each by itself, and from then on always; which one is at fault is
         found by writing half as many at a time."""
         if not records:
             return 0, error

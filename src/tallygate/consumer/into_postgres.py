@@ -8,12 +8,12 @@ import psycopg
 
 from tallygate.consumer.dedup import Dedup
 from tallygate.consumer.delivery import Handler, UnknownOutcomeError, deliver, ends
-from tallygate.core.offsets import Place
+from tallygate.core.offsets import TopicPartition
 from tallygate.core.record import Output, Record
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
-from tallygate.postgres.connect import connect, opened
+from tallygate.postgres.connect import connect, open_watchful
 from tallygate.postgres.tables import upgrade
 
 __all__ = ["ExactlyOncePostgres"]
@@ -38,7 +38,7 @@ class ExactlyOncePostgres:
     ) -> None:
         self._dsn, self._handler, self._group, self._dedup = dsn, handler, group, dedup
         self._producer = clients.producer(connection, **producer_properties(any_size=True))
-        self._next: dict[Place, int] = {}
+        self._next: dict[TopicPartition, int] = {}
         self.duplicates = 0
         self._database: psycopg.Connection | None = connect(dsn, autocommit=True)
         upgrade(self._database)
@@ -89,27 +89,28 @@ class ExactlyOncePostgres:
             self._move(database, ends([record]))
         self._next.update(ends([record]))
 
-    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         with self._transaction() as database:
             rows = database.execute(
                 "SELECT topic, partition, next_offset FROM tallygate.consumer_offsets "
                 "WHERE group_name = %s",
                 (self._group,),
             ).fetchall()
-        wanted = set(places)
+        wanted = set(partitions)
         found = {(topic, number): at for topic, number, at in rows if (topic, number) in wanted}
         self._next.update(found)
         return found
 
-    def begin(self, place: Place, offset: int) -> int:
-        """Give a place its first row, unless somebody was faster; then theirs counts."""
+    def begin(self, partition: TopicPartition, offset: int) -> int:
+        """Give a partition its first row, unless another consumer was faster; then its row
+        counts."""
         with self._transaction() as database:
             database.execute(
                 "INSERT INTO tallygate.consumer_offsets (group_name, topic, partition, next_offset)"
                 " VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-                (self._group, *place, offset),
+                (self._group, *partition, offset),
             )
-        return self.positions([place])[place]
+        return self.positions([partition])[partition]
 
     def close(self) -> None:
         if self._database is not None:
@@ -119,7 +120,7 @@ class ExactlyOncePostgres:
     def _transaction(self) -> Any:
         try:
             if self._database is None or self._database.closed:
-                self._database = opened(self._dsn, autocommit=True, timeout=5)
+                self._database = open_watchful(self._dsn, autocommit=True, timeout=5)
         except psycopg.OperationalError as error:
             raise UnknownOutcomeError(str(error).strip()) from error
         try:
@@ -137,16 +138,18 @@ class ExactlyOncePostgres:
         broken = self._database is None or self._database.closed or self._database.broken
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and bool(broken)
 
-    def _move(self, database: psycopg.Connection, positions: Mapping[Place, int]) -> None:
+    def _move(self, database: psycopg.Connection, positions: Mapping[TopicPartition, int]) -> None:
         """Compare and set, in one order for everybody, so that two cannot wait for each other."""
-        for place in sorted(positions):
+        for partition in sorted(positions):
             moved = database.execute(
                 "UPDATE tallygate.consumer_offsets SET next_offset = %s, updated_at = now() "
                 "WHERE group_name = %s AND topic = %s AND partition = %s AND next_offset = %s",
-                (positions[place], self._group, *place, self._next.get(place, -1)),
+                (positions[partition], self._group, *partition, self._next.get(partition, -1)),
             )
             if moved.rowcount != 1:
-                raise UnknownOutcomeError(f"{place[0]}/{place[1]} was moved by another consumer")
+                raise UnknownOutcomeError(
+                    f"{partition[0]}/{partition[1]} was moved by another consumer"
+                )
 
     def _one_by_one(
         self, records: Sequence[Record], error: Exception

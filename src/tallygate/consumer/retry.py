@@ -37,7 +37,7 @@ class Retry:
             raise ConfigError("a retry needs 1 try or more, and pauses from `first` up to `most`.")
         for tier in self.tiers:
             if duration_ms(tier) <= 0:
-                raise ConfigError(f"a retry tier of {tier!r} is no delay.")
+                raise ConfigError(f"a retry tier of {tier!r} is not a delay.")
         if self.tiers and not self.dead_letters:
             raise ConfigError("retry tiers end in the dead letters, which are switched off.")
 

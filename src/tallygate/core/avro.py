@@ -55,7 +55,7 @@ def _load(path: str) -> Any:
     except OSError as error:
         raise ConfigError(f"the Avro schema {path} cannot be read: {error.strerror}.") from error
     except Exception as error:
-        raise ConfigError(f"{path} is no Avro schema: {error}.") from error
+        raise ConfigError(f"{path} is not an Avro schema: {error}.") from error
 
 
 _LOGICAL = {
@@ -90,7 +90,7 @@ def _arrow(schema: Any) -> pa.DataType:
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
-            raise ConfigError(f"an Avro union of {kinds} has no one column type.")
+            raise ConfigError(f"an Avro union of {kinds} has no single column type.")
         return _arrow(kinds[0])
     if isinstance(schema, str):
         return _named(schema)

@@ -82,7 +82,7 @@ class Blocks:
     """What went wrong in here. A library that pulls the blocks may raise an error of its own."""
 
     def __post_init__(self) -> None:
-        self._ranges = {each.place: each for each in self.plan.left}
+        self._ranges = {each.topic_partition: each for each in self.plan.left}
 
     @property
     def ranges(self) -> list[Range]:

@@ -12,14 +12,12 @@ type makes the record unfit. Numbers are never rounded to fit a decimal; times a
 where they do not say, and within the years 1 to 9999 of UTC.
 """
 
-import base64
 import csv
 import json
-import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime
-from decimal import Context, Decimal, InvalidOperation
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +27,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tallygate.core import avro
-from tallygate.errors import ConfigError, InputError
+from tallygate.core.converters import Member, members_of
+from tallygate.errors import InputError
 
 __all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
 
@@ -58,11 +57,9 @@ _NEGATIVE_ZERO = -(1 << 63)  # its bits
 _FIRST_TIME, _LAST_TIME = (
     pa.scalar(time.replace(tzinfo=UTC), _TIMESTAMP).value for time in (datetime.min, datetime.max)
 )
-# Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
-_EXACT = Context(prec=76)
 # The largest record that Kafka can hold; a cell of one may be as long.
 _LONGEST_CELL = (1 << 31) - 1
-# Python makes no int of more digits unless told to; no field can hold so many.
+# By default Python makes no int of more digits; no field can hold so many.
 _LONGEST_INT = 4300
 
 
@@ -163,8 +160,8 @@ class Decoder:
             except (InputError, ValueError, ArithmeticError, RecursionError) as error:
                 unfit.append(Unfit(index, str(error) or type(error).__name__))
         columns = [
-            pa.array([row[place] for row in rows], type_)
-            for place, type_ in enumerate(self.fields.types)
+            pa.array([row[number] for row in rows], type_)
+            for number, type_ in enumerate(self.fields.types)
         ]
         return columns, unfit
 
@@ -178,8 +175,8 @@ class Decoder:
         return tuple(member.of(found) for member in self._members)
 
     @cached_property
-    def _members(self) -> list["_Member"]:
-        return _members(self.fields)
+    def _members(self) -> list[Member]:
+        return members_of(self.fields)
 
     @cached_property
     def _parse(self) -> Callable[[bytes], dict[str, Any]]:
@@ -198,7 +195,7 @@ class Decoder:
         try:
             (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
         except csv.Error as error:  # which is no ValueError
-            raise ValueError(f"is no line of CSV: {error}") from None
+            raise ValueError(f"is not a line of CSV: {error}") from None
         if len(cells) != len(names):
             raise ValueError(f"{len(cells)} cells for {len(names)} fields")
         return {
@@ -295,7 +292,7 @@ def _every_digit(value: bytes) -> dict[str, Any]:
 
 def _of_object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError(f"a JSON {type(found).__name__} and no object")
+        raise ValueError(f"is a JSON {type(found).__name__} and not an object")
     return found
 
 
@@ -304,165 +301,13 @@ def _whole(digits: str) -> int | Decimal:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _holds_decimal(type_: pa.DataType) -> bool:
     if pa.types.is_decimal(type_):
         return True
     return any(_holds_decimal(type_.field(i).type) for i in range(type_.num_fields))
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A field of a record, or of a struct in one."""
-
-    name: str
-    nullable: bool
-    convert: Callable[[Any], Any]
-
-    def of(self, found: dict[str, Any]) -> Any:
-        item = found.get(self.name)
-        if item is None:
-            if self.nullable:
-                return None
-            raise ValueError(f"{self.name}: is missing or null, and declared NOT NULL")
-        try:
-            return self.convert(item)
-        except (ValueError, ArithmeticError) as error:
-            raise ValueError(f"{self.name}: {error}") from None
-
-
-def _members(declared: Iterable[pa.Field], above: str = "") -> list[_Member]:
-    return [
-        _Member(each.name, each.nullable, _converter(each.type, above + each.name))
-        for each in declared
-    ]
-
-
-def _converter(type_: pa.DataType, place: str) -> Callable[[Any], Any]:
-    """What turns a decoded value into one that Arrow takes for `type_`, or refuses it."""
-    if pa.types.is_integer(type_):
-        limit = 1 << (type_.bit_width - 1)
-        return lambda item: _integer(item, limit)
-    if pa.types.is_decimal(type_):
-        return lambda item: _decimal(item, type_.precision, type_.scale)
-    if pa.types.is_timestamp(type_):
-        return _timestamp if type_.tz else _local_timestamp
-    if pa.types.is_list(type_):
-        inner = _converter(type_.value_type, place)
-        return lambda item: [None if i is None else inner(i) for i in _of(item, list, "a list")]
-    if pa.types.is_map(type_):
-        key, value = _converter(type_.key_type, place), _converter(type_.item_type, place)
-        return lambda item: [
-            (key(k), None if v is None else value(v))
-            for k, v in _of(item, dict, "an object").items()
-        ]
-    if pa.types.is_struct(type_):
-        members = _members([type_.field(i) for i in range(type_.num_fields)], f"{place}.")
-        return lambda item: _struct(item, members)
-    simple: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = [
-        (pa.types.is_boolean, lambda item: _of(item, bool, "true or false")),
-        (pa.types.is_float32, _short_float),
-        (pa.types.is_float64, _float),
-        (pa.types.is_string, _text),
-        (pa.types.is_date, _date),
-        (pa.types.is_binary, _binary),
-    ]
-    for is_it, convert in simple:
-        if is_it(type_):
-            return convert
-    raise ConfigError(
-        f"field {place!r} is of type {type_}, which cannot be decoded; numbers, decimals, booleans,"
-        " strings, binary, dates, timestamps, and arrays, maps and structs of these can."
-    )
-
-
-def _struct(item: Any, members: list[_Member]) -> dict[str, Any]:
-    found = _of(item, dict, "an object")
-    return {member.name: member.of(found) for member in members}
-
-
-def _of(item: Any, kind: type, said: str) -> Any:
-    if not isinstance(item, kind):
-        raise ValueError(f"{_shown(item)} is not {said}")
-    return item
-
-
-def _shown(item: Any) -> str:
-    text = repr(item) if isinstance(item, str) else str(item)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _text(item: Any) -> str:
-    text: str = _of(item, str, "a string")
-    text.encode()  # raises a ValueError for a lone surrogate
-    return text
-
-
-def _integer(item: Any, limit: int) -> int:
-    if type(item) is not int:
-        raise ValueError(f"{_shown(item)} is not an integer")
-    if not -limit <= item < limit:
-        raise ValueError(f"{_shown(item)} is beyond {limit.bit_length()} bits")
-    return item
-
-
-def _float(item: Any) -> float:
-    if isinstance(item, bool) or not isinstance(item, int | float | Decimal):
-        raise ValueError(f"{_shown(item)} is not a number")
-    number = float(item)
-    if number - number != 0:
-        raise ValueError(f"{_shown(item)} is not a finite number")
-    return number
-
-
-def _short_float(item: Any) -> float:
-    number = _float(item)
-    try:
-        struct.pack("<f", number)  # without the sign it would store infinity, as Arrow would
-    except OverflowError:
-        raise ValueError(f"{_shown(item)} is beyond 32 bits") from None
-    return number
-
-
-def _decimal(item: Any, precision: int, scale: int) -> Decimal:
-    if isinstance(item, bool | float) or not isinstance(item, int | str | Decimal):
-        raise ValueError(f"{_shown(item)} is not a decimal")
-    try:
-        number = Decimal(item)
-        exact = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-    except InvalidOperation:
-        raise ValueError(f"{_shown(item)} is not a decimal({precision}, {scale})") from None
-    if exact != number or len(exact.as_tuple().digits) > precision:
-        raise ValueError(f"{_shown(item)} does not fit decimal({precision}, {scale}) exactly")
-    return exact
-
-
-def _local_timestamp(item: Any) -> datetime:
-    if isinstance(item, datetime):
-        return item.replace(tzinfo=None)
-    parsed = datetime.fromisoformat(_of(item, str, "a time"))
-    if parsed.tzinfo is not None:
-        raise ValueError(f"{_shown(item)} has a zone, which a timestamp_ntz cannot keep")
-    return parsed
-
-
-def _timestamp(item: Any) -> datetime:
-    if isinstance(item, datetime):
-        return item
-    parsed = datetime.fromisoformat(_of(item, str, "a time"))
-    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def _date(item: Any) -> date:
-    return item if isinstance(item, date) else date.fromisoformat(_of(item, str, "a date"))
-
-
-def _binary(item: Any) -> bytes:
-    if isinstance(item, bytes):
-        return item
-    return base64.b64decode(_of(item, str, "base64"), validate=True)
 
 
 def _cell(cell: str, type_: pa.DataType) -> Any:

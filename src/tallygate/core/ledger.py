@@ -110,13 +110,13 @@ class LedgerState:
         """After these ranges are done. Compare and set: each must start at the position."""
         done = tuple(ranges)
         for each in done:
-            at = self.positions.get(each.place, each.start)
+            at = self.positions.get(each.topic_partition, each.start)
             if at != each.start:
                 raise MovedError(f"the ledger is at {at} and not at the start of {each} any more.")
         return replace(
             self,
-            begun={each.place: each.start for each in done} | dict(self.begun),
-            positions=dict(self.positions) | {each.place: each.until for each in done},
+            begun={each.topic_partition: each.start for each in done} | dict(self.begun),
+            positions=dict(self.positions) | {each.topic_partition: each.until for each in done},
         )
 
 

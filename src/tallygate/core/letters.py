@@ -12,7 +12,7 @@ __all__ = ["MARKER", "ROW", "Coordinates", "Letter", "letter_of"]
 MARKER = "tallygate.replayed"
 """The header of a marker in a topic of dead letters: it names the letter that was put back."""
 ROW = "tallygate.row"
-"""The header of a letter that is not the record, but the row that a pipeline had made of it."""
+"""The header of a dead letter that is not the record, but the row that a pipeline made of it."""
 
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset of a record."""

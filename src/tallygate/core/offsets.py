@@ -20,7 +20,6 @@ from tallygate.errors import LedgerError
 __all__ = [
     "OTHER_SOURCE",
     "MovedError",
-    "Place",
     "Positions",
     "Range",
     "TopicPartition",
@@ -32,7 +31,6 @@ __all__ = [
 
 TopicPartition = tuple[str, int]
 """A topic and the number of one of its partitions."""
-Place = TopicPartition
 Positions = Mapping[TopicPartition, int]
 OTHER_SOURCE = "source:"
 
@@ -58,7 +56,7 @@ class Range:
     until: int
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return self.topic, self.partition
 
     def holds(self, offset: int) -> bool:
@@ -78,7 +76,7 @@ def count(ranges: Iterable[Range]) -> int:
 
 def lies_in(ranges: Iterable[Range], topic: str, partition: int, offset: int) -> bool:
     """Whether one of the ranges holds the offset of that partition."""
-    return any(each.place == (topic, partition) and each.holds(offset) for each in ranges)
+    return any(each.topic_partition == (topic, partition) and each.holds(offset) for each in ranges)
 
 
 def remaining(
@@ -86,9 +84,9 @@ def remaining(
 ) -> tuple[Range, ...]:
     """The part of the ranges that the target does not hold yet.
 
-    `divisible` says that rows have coordinates, so that a part can be written alone. A partition
-    that the ledger does not know is in the answer even if it holds nothing: where it was begun must
-    be written down, or "latest" would move on with every start.
+    `divisible` says that a part of a batch can be written alone: rows have coordinates, and the
+    target takes a part. A partition that the ledger does not know is in the answer even if it holds
+    nothing: where it was begun must be written down, or "latest" would move on with every start.
     """
     topics = {topic for topic, _ in positions}
     left = []
@@ -96,9 +94,9 @@ def remaining(
         if each.until < each.start:
             raise LedgerError(
                 f"the batch goes back from {each.start} to {each.until} in {each.topic}/"
-                f"{each.partition}: the log was cut off, or the topic was made anew."
+                f"{each.partition}: the log was cut off, or the topic was recreated."
             )
-        held = positions.get(each.place)
+        held = positions.get(each.topic_partition)
         at = held if held is not None else 0 if each.topic in topics else each.start
         if at < each.start:
             raise LedgerError(

@@ -132,7 +132,7 @@ def _refuse_missing_partition(
 def _another_topic(topic: str, pipeline: str) -> Refuse:
     return Refuse(
         LostRangeError,
-        f"topic {topic!r} was deleted and made anew since pipeline {pipeline!r} read it: its "
+        f"topic {topic!r} was deleted and recreated since pipeline {pipeline!r} read it: its "
         "offsets mean other records now. Start a pipeline of another name for the new topic.",
     )
 
@@ -307,9 +307,9 @@ def _lost(ledger: LedgerState, source: SourceState | None) -> tuple[Range, ...]:
         return ()
     furthest = ledger.furthest or {}
     return tuple(
-        Range(*place, at, max(source.earliest[place], furthest.get(place, at)))
-        for place, at in sorted(ledger.positions.items())
-        if source.earliest.get(place, 0) > at
+        Range(*partition, at, max(source.earliest[partition], furthest.get(partition, at)))
+        for partition, at in sorted(ledger.positions.items())
+        if source.earliest.get(partition, 0) > at
     )
 
 
@@ -318,7 +318,7 @@ def _after(ledger: LedgerState, lost: tuple[Range, ...]) -> LedgerState:
     moved = ledger.moved(lost)
     if ledger.furthest is None:
         return moved
-    furthest = {**ledger.furthest, **{each.place: each.until for each in lost}}
+    furthest = {**ledger.furthest, **{each.topic_partition: each.until for each in lost}}
     return replace(moved, furthest=None if furthest == moved.positions else furthest)
 
 
@@ -338,18 +338,18 @@ def _reached(ledger: LedgerState, checkpoint: CheckpointState) -> dict[TopicPart
     """The ledger's positions, and 0 for partitions of its topics that it does not know yet."""
     known = {topic for topic, _ in ledger.positions}
     met = {*checkpoint.start, *(checkpoint.end or ())}
-    return {**{place: 0 for place in met if place[0] in known}, **ledger.positions}
+    return {**{partition: 0 for partition in met if partition[0] in known}, **ledger.positions}
 
 
 def _leaves_gap(ledger: LedgerState, checkpoint: CheckpointState) -> bool:
     reached = _reached(ledger, checkpoint)
-    return any(at < checkpoint.start.get(place, 0) for place, at in reached.items())
+    return any(at < checkpoint.start.get(partition, 0) for partition, at in reached.items())
 
 
 def _has_lost_past(checkpoint: CheckpointState, source: SourceState | None) -> bool:
     """Whether records are gone that the next batch begins with."""
     earliest = {} if source is None else source.earliest
-    return any(checkpoint.start.get(place, 0) < first for place, first in earliest.items())
+    return any(checkpoint.start.get(partition, 0) < first for partition, first in earliest.items())
 
 
 def _begins_within_reach(
@@ -359,12 +359,14 @@ def _begins_within_reach(
     if checkpoint.planned is None:
         return False
     reached = _reached(ledger, checkpoint)
-    begins = {place: checkpoint.start.get(place, 0) for place in reached}
-    ends = {place: (checkpoint.end or {}).get(place, at) for place, at in begins.items()}
+    begins = {partition: checkpoint.start.get(partition, 0) for partition in reached}
+    ends = {
+        partition: (checkpoint.end or {}).get(partition, at) for partition, at in begins.items()
+    }
     if ledger.furthest is not None:
         return (begins, ends) == (reached, {**reached, **ledger.furthest})
     if divisible:
-        return all(begins[place] <= at <= ends[place] for place, at in reached.items())
+        return all(begins[partition] <= at <= ends[partition] for partition, at in reached.items())
     return reached in (begins, ends)
 
 
@@ -377,11 +379,13 @@ def _is_readable(
     """Whether the source still has what Spark reads for the next batch: the whole of it, also
     where only a part is left to write, and nothing if the target has all of it."""
     start, end = checkpoint.start, checkpoint.end or checkpoint.start
-    if any(start.get(place, 0) < at for place, at in added.items()):
+    if any(start.get(partition, 0) < at for partition, at in added.items()):
         return False
-    if source is None or all(end.get(place, 0) == at for place, at in ledger.positions.items()):
+    if source is None or all(
+        end.get(partition, 0) == at for partition, at in ledger.positions.items()
+    ):
         return True
     return all(
-        start.get(place, 0) >= min(first, end.get(place, 0))
-        for place, first in source.earliest.items()
+        start.get(partition, 0) >= min(first, end.get(partition, 0))
+        for partition, first in source.earliest.items()
     )

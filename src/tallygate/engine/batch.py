@@ -34,7 +34,7 @@ from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import Plan
 from tallygate.targets.base import RowShape, WriteBatch, Written
-from tallygate.targets.task_report import steps_heard
+from tallygate.targets.task_report import raise_step_errors
 
 __all__ = ["BatchEngine", "StopRequested"]
 
@@ -58,7 +58,7 @@ class BatchEngine:
     shape: RowShape
     plan: Plan
     topic_ids: Callable[[Sequence[str]], Mapping[str, str]]
-    """Asks for the ids of topics, and raises if one was made anew since the run began."""
+    """Asks for the ids of topics, and raises if one was recreated since the run began."""
     mirror: Mirror | None
     letters: int
     """The dead letters so far."""
@@ -100,23 +100,23 @@ class BatchEngine:
         ids = self._identified(batch, topics, always=new)
         if new:
             self._patiently(batch, lambda: self._remember(ids))
-        written = self._patiently(batch, lambda: self._written(frame, batch, ranges))
+        written = self._patiently(batch, lambda: self._write(frame, batch, ranges))
         reach("batch-committed", batch)
         if new:  # once more, for what the ledger had no place for before
             self._patiently(batch, lambda: self._remember(ids))
             self._known_topics |= topics
         self._record(batch, ranges, written, started)
 
-    def _written(self, frame: DataFrame, batch: int, ranges: Sequence[Range]) -> Written:
+    def _write(self, frame: DataFrame, batch: int, ranges: Sequence[Range]) -> Written:
         state = self.target.ledger() or LedgerState()
         self.claim.check_newest(state.run)
         left = remaining(ranges, state.positions, divisible=self._divisible)
         reach("batch-planned", batch)
         if not left:
-            return self._skipped(frame)
-        new = tuple(each for each in left if each.place not in state.positions)
+            return self._skip(frame)
+        new = tuple(each for each in left if each.topic_partition not in state.positions)
         given = self.reader.input(frame, ranges, left)
-        with steps_heard():
+        with raise_step_errors():
             return self.target.write(
                 self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
             )
@@ -125,7 +125,7 @@ class BatchEngine:
     def _divisible(self) -> bool:
         return self.shape.has_coordinates and self.target.traits.divisible
 
-    def _skipped(self, frame: DataFrame) -> Written:
+    def _skip(self, frame: DataFrame) -> Written:
         """Nothing is left of the batch. Its rows are in the target, but Spark's state may not be:
         the frame is computed for that alone."""
         if self.shape.stateful:
@@ -135,7 +135,7 @@ class BatchEngine:
     def _record(
         self, batch: int, ranges: Sequence[Range], written: Written, started: float
     ) -> None:
-        positions = {each.place: each.until for each in ranges}
+        positions = {each.topic_partition: each.until for each in ranges}
         if self.mirror is not None:
             self.mirror({at: end for at, end in positions.items() if is_topic(at[0])})
         records = count(ranges)
@@ -159,7 +159,7 @@ class BatchEngine:
             frame.sparkSession.sparkContext.setLocalProperty(WATERMARK, str(passed or 0))
 
     def _identified(self, batch: int, topics: set[str], *, always: bool) -> Mapping[str, str]:
-        """The topics' ids, if it is time to ask for them: one that is made anew while the run goes
+        """The topics' ids, if it is time to ask for them: one that is recreated while the run goes
         on has other records at the offsets that come next, which nothing else would notice."""
         if not always and time.monotonic() < self._looked + LOOK_EVERY:
             return {}
@@ -186,9 +186,9 @@ class BatchEngine:
                 deadline = deadline or now + self.patience
                 if now >= deadline:
                     raise UnreachableError(
-                        f"batch {batch} could not be brought to {self.target.name} for "
+                        f"batch {batch} could not be written to {self.target.name} for "
                         f"{self.patience:.0f} s: {str(error).rstrip('.')}. What the ledger has is "
-                        "in the target, the rest is not; start again when there is an answer."
+                        "in the target, the rest is not; start again when the target answers."
                     ) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)

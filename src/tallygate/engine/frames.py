@@ -1,8 +1,8 @@
 """The streaming frames of a pipeline's sources; of Kafka's, raw or decoded.
 
-Decoding is a step of our own (see `records.decoding`), so that a record that is unfit is known with
-its coordinates and its cause. Where the transform needs no JVM, the step is left to whoever writes
-the rows, and mostly the reading too (see `targets.batch_input`).
+Decoding is a step of our own (see `core.decoding`), so that a record that is unfit is known with
+its coordinates and its cause. Where the transform needs no JVM, the task that writes the rows
+decodes them, and mostly reads them too (see `targets.batch_input`).
 """
 
 import json
@@ -35,7 +35,7 @@ from tallygate.spark.kafka_options import READING
 from tallygate.spark.plan import DECODING
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.targets.base import LetterKeeper
-from tallygate.targets.task_report import telling
+from tallygate.targets.task_report import report_step_errors
 from tallygate.units import time_ms
 
 __all__ = [
@@ -83,7 +83,7 @@ def other_stream(
     if isinstance(source, Rate):
         return reader.format("rate").option("rowsPerSecond", source.rate).load()
     if ":/" not in source.folder and not Path(source.folder).is_dir():
-        raise ConfigError(f"{where('folder')}: {source.folder!r} is no folder.")
+        raise ConfigError(f"{where('folder')}: {source.folder!r} is not a folder.")
     reader = _of_files(reader, source, where)
     # Spark passes files over that are a week older than the newest: nothing is skipped in silence.
     reader = reader.option("maxFileAge", "36500d")
@@ -167,15 +167,15 @@ def decoded(
     what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
     `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
     read it nevertheless is an error. With a connection the step can also be given ranges in the
-    place of records (see `spark.ranged`), and reads them."""
+    place of records (see `spark.direct_read`), and reads them."""
     decoder = decoder_of(source, metadata, where)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
         schema = schema.add("_headers", t._parse_datatype_string(HEADERS_DDL))
     if lateness is not None and not pa.types.is_timestamp(_type(decoder.schema, lateness.column)):
-        raise ConfigError(f"the watermark's column {lateness.column!r} is no timestamp.")
+        raise ConfigError(f"the watermark's column {lateness.column!r} is not a timestamp.")
     given = [each for each in schema.fields if needed is None or each.name in needed]
-    given = given or schema.fields[-1:]  # or it could not be told how many rows there are
+    given = given or schema.fields[-1:]  # else the frame would not say how many rows there are
     names = [each.name for each in given]
     brokers = None if connection is None else connection.travelling()
     step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names, brokers)
@@ -196,7 +196,7 @@ def decoded(
 
 
 def _left_out(column: t.StructField) -> Column:
-    said = f"column {column.name} is read, and was taken for one that nobody needs"
+    said = f"column {column.name} is read, but was taken for one that is not needed"
     return f.raise_error(said).cast(column.dataType)
 
 
@@ -238,5 +238,5 @@ class _DecodeStep:
             assert self.connection is not None
             ranges = [Range(*row.values()) for row in block.to_pylist()]
             collect_seldom()  # the worker may be of another daemon than ours
-            with telling(lambda error: isinstance(error, UnreachableError)):
+            with report_step_errors(lambda error: isinstance(error, UnreachableError)):
                 yield from fetch(ranges, self.connection, headers=self.headers)

@@ -1,6 +1,6 @@
 """Records that come too late for their window, found where they are decoded.
 
-Spark drops them deep in its state and keeps no more than a count. Which ones they are can be told
+Spark drops them deep in its state and keeps no more than a count. Which ones they are is known
 before: a batch drops a row when its window, or without windows its time, ends no later than the
 watermark of the batch before. The driver knows that watermark from Spark's own log and hands it to
 the tasks with the batch; the decoding step, which also finds what cannot be decoded, compares.
@@ -49,10 +49,10 @@ class Lateness:
         found = pc.indices_nonzero(pc.fill_null(late, False)).to_pylist()
         if not found:
             return []
-        places = {place: index for index, place in enumerate(_places(raw, "topic", ""))}
-        chosen = list(_places(fit, "_topic", "_"))
+        indices = {at: index for index, at in enumerate(_coordinates(raw, "topic", ""))}
+        chosen = list(_coordinates(fit, "_topic", "_"))
         return [
-            letter_of(raw, places[chosen[index]], self._cause(times[index].as_py(), mark))
+            letter_of(raw, indices[chosen[index]], self._cause(times[index].as_py(), mark))
             for index in found
         ]
 
@@ -83,7 +83,7 @@ def lateness_of(spec: PipelineSpec, spark: SparkSession) -> Lateness | None:
     if not fits or not _drops(rest[0]) or any(step.watermark for step in rest):
         raise ConfigError(
             "dead_letters.late needs the watermark as the first step, and a window or a dedup "
-            "right after it: otherwise it cannot be told which records Spark drops."
+            "right after it: otherwise it is unknown which records Spark drops."
         )
     ((column, _),) = (first.watermark or {}).items()
     window = rest[0].window
@@ -93,8 +93,8 @@ def lateness_of(spec: PipelineSpec, spark: SparkSession) -> Lateness | None:
         raise ConfigError(f"the window is on {window.on!r}, but the watermark on {column!r}.")
     if window.slide is not None:
         raise ConfigError(
-            "dead_letters.late cannot be told for sliding windows: a record that is too late for "
-            "one of them may be in time for another."
+            "dead_letters.late is not possible for sliding windows: a record that is too late for "
+            "one window may be in time for another."
         )
     length = _milliseconds(window.gap or window.size or "", spark)
     return Lateness(column, length, windows=window.gap is None)
@@ -104,7 +104,7 @@ def _milliseconds(interval: str, spark: SparkSession) -> int:
     """As Spark reads it."""
     found = interval_milliseconds(spark, interval)
     if found is None:
-        raise ConfigError(f"{interval!r} is no interval; write it as `15 minutes`.")
+        raise ConfigError(f"{interval!r} is not an interval; write it as `15 minutes`.")
     return found
 
 
@@ -117,7 +117,7 @@ def _property() -> str | None:
     return None if task is None else task.getLocalProperty(WATERMARK)
 
 
-def _places(block: pa.RecordBatch, topic: str, prefix: str) -> Iterator[tuple[str, int, int]]:
+def _coordinates(block: pa.RecordBatch, topic: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     columns = (topic, f"{prefix}partition", f"{prefix}offset")
     yield from zip(*(block.column(name).to_pylist() for name in columns), strict=True)
 

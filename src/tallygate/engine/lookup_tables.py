@@ -136,7 +136,7 @@ class Statics:
         versions = {
             name: held[name]
             if name in held and side.refresh == "never"
-            else self._copied(checkpoint, name)
+            else self._copy(checkpoint, name)
             for name, side in self.sides.items()
         }
         if versions != held:
@@ -155,7 +155,7 @@ class Statics:
             for version in set(checkpoint.names(f"static/{name}")) - kept:
                 checkpoint.remove(f"static/{name}/{version}")
 
-    def _copied(self, checkpoint: Checkpoint, name: str) -> str:
+    def _copy(self, checkpoint: Checkpoint, name: str) -> str:
         """Copy a side as it is now, and return its version. Read between two looks at the version,
         so that a copy never mixes two of them."""
         while True:

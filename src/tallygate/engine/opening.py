@@ -9,7 +9,7 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["Opened", "PipelineOrPath", "loaded", "opened"]
+__all__ = ["Opened", "PipelineOrPath", "load_pipeline", "open_pipeline"]
 
 PipelineOrPath = Pipeline | str | Path
 """A pipeline, or the path of its YAML file."""
@@ -22,16 +22,16 @@ class Opened:
     spark: SparkSession
 
 
-def loaded(given: PipelineOrPath) -> Pipeline:
+def load_pipeline(given: PipelineOrPath) -> Pipeline:
     return given if isinstance(given, Pipeline) else Pipeline.load(given)
 
 
-def opened(
+def open_pipeline(
     given: PipelineOrPath, doing: str, settings: Settings | None, spark: SparkSession | None
 ) -> Opened:
     """The session is the one that is given, else the active one, else a new one. It is left
     running, as `Pipeline.run` leaves it: the next call takes it over."""
-    pipeline, settings = loaded(given), settings or Settings.load()
+    pipeline, settings = load_pipeline(given), settings or Settings.load()
     name = f"tallygate {doing} {pipeline.name}"
     running = session(name, existing=spark, settings=settings, delta=pipeline.needs_delta)
     return Opened(pipeline, settings, running)

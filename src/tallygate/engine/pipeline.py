@@ -106,8 +106,8 @@ class Pipeline(PipelineSpec):
         for name in self.sink.keys:
             if name not in columns:
                 raise ConfigError(
-                    f"{self.where('sink', 'key')}: {name!r} is no column of what the pipeline "
-                    f"gives{nearest(name, columns)}"
+                    f"{self.where('sink', 'key')}: {name!r} is not a column of the "
+                    f"pipeline's rows{nearest(name, columns)}"
                 )
 
     def _check_files(self, spark: SparkSession, settings: Settings) -> None:
@@ -123,7 +123,7 @@ class Pipeline(PipelineSpec):
         settings: Settings | None = None,
         spark: SparkSession | None = None,
         accept_loss: bool = False,
-        told: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> Summary:
         """Run until it is stopped (by SIGTERM, Ctrl-C or `tallygate stop`), or until all that is
@@ -136,7 +136,7 @@ class Pipeline(PipelineSpec):
 
         def listen(progress: Progress) -> None:
             counts.add(progress)
-            told(progress)
+            on_progress(progress)
 
         statics = self.statics(running, settings)
         began, late = time.monotonic(), 0
@@ -157,7 +157,7 @@ class Pipeline(PipelineSpec):
         settings: Settings,
         trigger: Mapping[str, str | bool],
         accept_loss: bool = False,
-        told: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         static_settings: Settings | None = None,
     ) -> RunRequest:
@@ -190,7 +190,7 @@ class Pipeline(PipelineSpec):
             small=getattr(self.sink, "driver_rows", RunRequest.small),
             limits=self.dead_letters,
             accept_loss=accept_loss,
-            on_progress=told,
+            on_progress=on_progress,
             note=note,
             ready=lambda: statics.check(Checkpoint(spark, path)),
             stale=lambda: statics.changed(Checkpoint(spark, path)),
@@ -213,8 +213,8 @@ class Pipeline(PipelineSpec):
         return lambda field: self.where(*self.place_of(stream), field)
 
     def checkpoint_path(self, settings: Settings) -> str:
-        """A socket is read anew with every run, so each run of it has a checkpoint of its own. What
-        went to a sink without a ledger must not count as done for another one."""
+        """What came from a socket cannot be read again, so each run of it has a checkpoint of its
+        own. What went to a sink without a ledger must not count as done for another one."""
         name = self.name
         if not self.sink.keeps_ledger:
             name = f"{name}.{self.sink.kind}"

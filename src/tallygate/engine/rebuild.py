@@ -11,7 +11,9 @@ name, and the two folders change places in one step. Nothing fences a run there 
 so there must be none.
 """
 
+import ctypes
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -24,21 +26,22 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tallygate.endpoints import running_dsn
-from tallygate.engine.opening import PipelineOrPath, opened
+from tallygate.engine.opening import PipelineOrPath, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import Summary
 from tallygate.engine.status import local_pipelines
-from tallygate.engine.swap_folders import exchange
 from tallygate.errors import ConfigError, LedgerError, TallygateError, TargetError
 from tallygate.postgres.connect import connect
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
-from tallygate.spec import Delta, Files, Kafka, Parquet, Postgres, Rate, Socket
+from tallygate.spec import Delta, Parquet, Postgres
 from tallygate.targets.delta.table import forget_tables
 from tallygate.targets.postgres.table import TableName
 
 __all__ = ["Rebuilt", "rebuild"]
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 LONGEST_NAME = 63
 """Of a table, in bytes."""
@@ -59,19 +62,19 @@ def rebuild(
     *,
     settings: Settings | None = None,
     spark: SparkSession | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Rebuilt:
     """Compute the table or folder of a pipeline once more from the earliest record, and swap it in
-    at once; `told` is called after each batch.
+    at once; `on_progress` is called after each batch.
 
     The session is the one that is given, else the active one, else a new one, which is left
     running."""
-    at = opened(pipeline, "rebuild", settings, spark)
+    at = open_pipeline(pipeline, "rebuild", settings, spark)
     sink = at.pipeline.sink
     if isinstance(sink, Postgres):
-        return _rebuild_table(at.pipeline, sink, at.settings, at.spark, told)
+        return _rebuild_table(at.pipeline, sink, at.settings, at.spark, on_progress)
     if isinstance(sink, Parquet | Delta):
-        return _rebuild_folder(at.pipeline, sink, at.settings, at.spark, told)
+        return _rebuild_folder(at.pipeline, sink, at.settings, at.spark, on_progress)
     raise ConfigError(
         "only tables and folders can be rebuilt: a topic keeps its past. Start a pipeline of "
         "another name into another topic."
@@ -83,7 +86,7 @@ def _rebuild_table(
     sink: Postgres,
     settings: Settings,
     spark: SparkSession,
-    told: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> Rebuilt:
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
@@ -99,7 +102,7 @@ def _rebuild_table(
                 **_from_the_start(pipeline),
                 "sink": sink.model_copy(update={"table": copy.quoted}),
             }
-        ).run(until="available", settings=settings, spark=spark, told=told)
+        ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
         _check_done(summary, pipeline)
         before = _swap(connection, pipeline.name, name, target, copy)
     _take_over(checkpoint, path, spark)
@@ -138,7 +141,7 @@ def _rebuild_folder(
     sink: Parquet | Delta,
     settings: Settings,
     spark: SparkSession,
-    told: Callable[[Progress], None],
+    on_progress: Callable[[Progress], None],
 ) -> Rebuilt:
     field = "parquet" if isinstance(sink, Parquet) else "delta"
     if ":/" in getattr(sink, field).removeprefix("file:"):
@@ -148,7 +151,8 @@ def _rebuild_folder(
     place = Path(getattr(sink, field).removeprefix("file:")).resolve()
     if _runs_here(pipeline, settings):
         raise ConfigError(
-            f"pipeline {pipeline.name!r} runs; `tallygate stop {pipeline.name}` first."
+            f"pipeline {pipeline.name!r} is running; stop it first with "
+            f"`tallygate stop {pipeline.name}`."
         )
     if not place.exists():
         raise LedgerError(f"{place} does not exist; there is nothing to rebuild.")
@@ -164,16 +168,16 @@ def _rebuild_folder(
             **_from_the_start(pipeline),
             "sink": sink.model_copy(update={field: str(copy)}),
         }
-    ).run(until="available", settings=settings, spark=spark, told=told)
+    ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
     _check_done(summary, pipeline)
     if _runs_here(pipeline, settings):
         raise ConfigError(f"pipeline {pipeline.name!r} was started meanwhile; nothing is changed.")
     try:
-        exchange(place, copy)
+        _exchange(place, copy)
     except (OSError, AttributeError) as error:
         raise TargetError(
             f"{place} and {copy} cannot change places in one step here: {error}. The rebuilt "
-            f"folder is {copy}; put it in place by hand while nobody reads."
+            f"folder is {copy}; put it in place by hand while no program reads it."
         ) from None
     before = place.with_name(f"{place.name}__before_{int(time.time())}")
     copy.rename(before)
@@ -184,6 +188,16 @@ def _rebuild_folder(
     return Rebuilt(summary, str(before))
 
 
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange two folders in one step, so that a reader sees one or the other. Linux can do this
+    for most file systems; where it cannot, that is an error."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
 def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
     known = local_pipelines(settings)
     return any(each.name == pipeline.name and each.state == "running" for each in known)
@@ -191,14 +205,9 @@ def _runs_here(pipeline: Pipeline, settings: Settings) -> bool:
 
 def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
     """The sources again, from their earliest record."""
-
-    def whole(source: Kafka | Files | Socket | Rate) -> Any:
-        earliest = {"start": "earliest"} if isinstance(source, Kafka) else {}
-        return source.model_copy(update=earliest)
-
     if pipeline.source is not None:
-        return {"source": whole(pipeline.source)}
-    return {"sources": {name: whole(each) for name, each in pipeline.sources.items()}}
+        return {"source": pipeline.source.from_the_start()}
+    return {"sources": {name: each.from_the_start() for name, each in pipeline.sources.items()}}
 
 
 def _forget(connection: psycopg.Connection, name: str, copy: TableName) -> None:

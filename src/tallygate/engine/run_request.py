@@ -56,5 +56,5 @@ class RunRequest:
     def cure(self) -> str:
         """How such a run is begun from the start: what can be swapped in one step is rebuilt."""
         if self.target.traits.is_topic or self.adopts:
-            return "begin anew: another name, another target, another checkpoint"
+            return "start over with another name, another target and another checkpoint"
         return "rebuild with `tallygate rebuild`"

@@ -23,7 +23,7 @@ def new_pipeline(
     connection: Connection,
     note: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """The text of a pipeline file for this topic; `note` is told why its records are no JSON."""
+    """The text of a pipeline file for this topic; `note` hears why its records are not JSON."""
     sample = [value for value in _sample(topic, connection) if value is not None]
     source: dict[str, Any] = {"topic": topic}
     try:
@@ -39,7 +39,7 @@ def _parsed(value: bytes) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        raise InputError(f"{value[:60]!r} is no JSON") from None
+        raise InputError(f"{value[:60]!r} is not JSON") from None
 
 
 def _sample(topic: str, connection: Connection) -> list[bytes | None]:
@@ -59,7 +59,7 @@ def infer_schema(rows: Iterable[Any]) -> str:
     fields: dict[str, str | None] = {}
     for row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{row!r:.60} is no JSON object")
+            raise InputError(f"{row!r:.60} is not a JSON object")
         for name, value in row.items():
             fields[name] = _wider(fields.get(name), _type(value), name)
     if not fields:

@@ -52,7 +52,10 @@ class TopicIds:
         futures = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT)
         for topic, future in futures.items():
             # A topic that is gone has no id: its reader finds out.
-            with suppress(TopicError), clients.explained(self._connection, "asking for the topics"):
+            with (
+                suppress(TopicError),
+                clients.explain_errors(self._connection, "asking for the topics"),
+            ):
                 found[topic] = str(future.result().topic_id)
         return found
 

@@ -33,7 +33,7 @@ from tallygate.spark.error_text import progress_of, reason
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.session import has_class
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.base import RowShape
 
 __all__ = ["SHUFFLE_PARTITIONS", "look", "start"]
@@ -76,7 +76,7 @@ def _shape(request: RunRequest, plan: Plan) -> RowShape:
         )
     return RowShape(
         schema=plan.frame.schema,
-        has_coordinates=plan.carries,
+        has_coordinates=plan.has_coordinates,
         narrow=plan.narrow,
         stateful=plan.stateful,
     )
@@ -117,7 +117,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             letters=target.letter_count(),
             diagnose=facts.diagnose,
         )
-        return _started(engine, spark), engine
+        return _start_query(engine, spark), engine
     except BaseException as error:
         with contextlib.suppress(Exception):
             target.end(claim, f"failed: {error}")
@@ -246,7 +246,7 @@ def _mirror(request: RunRequest) -> Mirror | None:
     return Mirror(f"tallygate.{request.name}", request.connection)
 
 
-def _started(engine: BatchEngine, spark: SparkSession) -> StreamingQuery:
+def _start_query(engine: BatchEngine, spark: SparkSession) -> StreamingQuery:
     request, checkpoint = engine.request, engine.checkpoint
     writer = engine.plan.frame.writeStream.foreachBatch(engine.called)
     writer = writer.option("checkpointLocation", request.checkpoint)
@@ -254,7 +254,7 @@ def _started(engine: BatchEngine, spark: SparkSession) -> StreamingQuery:
     if request.trigger:
         writer = writer.trigger(**request.trigger)  # type: ignore[arg-type]
     try:
-        with _ONE_AT_A_TIME, held(spark, _settings(spark, checkpoint)):
+        with _ONE_AT_A_TIME, temporary_conf(spark, _settings(spark, checkpoint)):
             query = writer.start()
     except AnalysisException as error:
         said = reason(error)

@@ -124,7 +124,7 @@ def request_stop(name: str, settings: Settings) -> int:
     """Ask the newest run of a pipeline to stop after its batch; return the run's number."""
     found = status(name, settings=settings)
     if found.state != "running":
-        raise ConfigError(f"pipeline {name!r} does not run: its last run is {found.state}.")
+        raise ConfigError(f"pipeline {name!r} is not running: its last run is {found.state}.")
     here = {run.pipeline: run for run in local_runs(settings.runs_dir)}
     if name in here and here[name].read()["target"] == found.target:
         here[name].ask_to_stop()

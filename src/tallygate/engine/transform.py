@@ -47,14 +47,14 @@ class _Transform:
         if made is None:
             return first
         if callable(made):
-            with self._placed("transform"):
-                return self._called(made)
+            with self._locate_errors("transform"):
+                return self._apply(made)
         if isinstance(made, str):
-            with self._placed("transform"):
-                return self._called(referred(made)) if is_reference(made) else self._sql(made)
+            with self._locate_errors("transform"):
+                return self._apply(referred(made)) if is_reference(made) else self._sql(made)
         frame = first
         for number, step in enumerate(made):
-            with self._placed("transform", number):
+            with self._locate_errors("transform", number):
                 begin = frame if step.from_ is None else self._view(step.from_)
                 frame = self._done(step, begin)
                 self._call(step.name or PREVIOUS, frame)
@@ -68,7 +68,7 @@ class _Transform:
         self._views[name] = frame
 
     @contextmanager
-    def _placed(self, *place: str | int) -> Iterator[None]:
+    def _locate_errors(self, *place: str | int) -> Iterator[None]:
         try:
             yield
         except PySparkException as error:
@@ -87,7 +87,7 @@ class _Transform:
     def _sql(self, text: str) -> DataFrame:
         return self._spark.sql(text, args=dict(self._spec.parameters) or None)
 
-    def _called(self, function: Callable[..., Any], begin: DataFrame | None = None) -> DataFrame:
+    def _apply(self, function: Callable[..., Any], begin: DataFrame | None = None) -> DataFrame:
         """A function of one frame gets the source's, or the step's before; one of several gets
         the views that its parameters name."""
         names = list(_parameters(function))
@@ -105,7 +105,7 @@ class _Transform:
             return self._sql(step.sql)
         if step.function is not None:
             made = step.function
-            return self._called(referred(made) if isinstance(made, str) else made, begin)
+            return self._apply(referred(made) if isinstance(made, str) else made, begin)
         if step.watermark is not None:
             ((column, delay),) = step.watermark.items()
             _check_time(begin, column)

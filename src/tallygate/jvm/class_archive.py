@@ -70,7 +70,7 @@ def keep_classes(name: str, settings: Settings, progress: Progress = silent) -> 
 
 
 def _archive(name: str, java: Java, settings: Settings) -> Path:
-    """For each Java and each set of jars another one, and for jars that were installed anew."""
+    """The archive of one Java and one set of jars; jars that are installed again get another."""
     jars = pyspark_jars() if name == "spark" else named_set(name).folder(settings)
     made = jars.stat().st_mtime_ns if jars.exists() else 0
     fits = f"{java.home.resolve()} {java.version} {jars} {made}"

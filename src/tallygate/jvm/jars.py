@@ -202,7 +202,7 @@ def _checked(jar_set: JarSet, folder: Path) -> list[Path]:
         if not jar.exists() or _digest(jar) != digest:
             raise JarError(
                 f"{jar} is missing or damaged; `tallygate jars fetch --again {jar_set.name}` "
-                "fetches the set anew."
+                "fetches the set again."
             )
     return [folder / name for name in manifest]
 

@@ -1,7 +1,7 @@
 """The one way to make a Kafka client, and to turn what one raises into an error for people.
 
 librdkafka reports connection trouble on stderr by itself; here it goes to the logger
-`tallygate.librdkafka`, which is silent unless somebody listens.
+`tallygate.librdkafka`, which is silent unless it has a handler.
 """
 
 import logging
@@ -25,7 +25,7 @@ __all__ = [
     "answer",
     "consumer",
     "ends",
-    "explained",
+    "explain_errors",
     "producer",
 ]
 
@@ -93,13 +93,13 @@ def consumer(connection: Connection, **properties: Any) -> Consumer:
 
 
 def ends(
-    client: Consumer, place: tuple[str, int], connection: Connection, timeout: float
+    client: Consumer, partition: tuple[str, int], connection: Connection, timeout: float
 ) -> tuple[int, int]:
     """Where a partition begins and ends."""
 
     def asked() -> tuple[int, int] | None:
         try:
-            return client.get_watermark_offsets(TopicPartition(*place), timeout=timeout)
+            return client.get_watermark_offsets(TopicPartition(*partition), timeout=timeout)
         except KafkaException as error:
             code = error.args[0].code()
             gone = code == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -108,8 +108,8 @@ def ends(
             return None
 
     deadline = time.monotonic() + timeout
-    with explained(connection, f"asking for the ends of {place[0]}/{place[1]}"):
-        said = f"nobody says where {place[0]}/{place[1]} begins and ends."
+    with explain_errors(connection, f"asking for the ends of {partition[0]}/{partition[1]}"):
+        said = f"no broker says where {partition[0]}/{partition[1]} begins and ends."
         found = wait_until(asked, 2 * timeout, said, error=UnreachableError)
     assert found is not None
     return found
@@ -131,7 +131,7 @@ def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, 
 
 
 @contextmanager
-def explained(connection: Connection, doing: str) -> Iterator[None]:
+def explain_errors(connection: Connection, doing: str) -> Iterator[None]:
     """Turn a KafkaException into an error that names the cluster and what was being done."""
     try:
         yield
@@ -157,7 +157,7 @@ def _refusal(connection: Connection) -> str | None:
     """Why a secured cluster did not let us in, if that is why it did not answer.
 
     librdkafka goes on trying after a refusal, so that a call ends with a time-out or a lost
-    connection; the refusal is told only to a callback. So one more client is made, and asked.
+    connection; only a callback hears of the refusal. So one more client is made, and asked.
     """
     if connection.librdkafka().get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
         return None
@@ -175,5 +175,5 @@ def _refusal(connection: Connection) -> str | None:
 
 def answer(futures: Mapping[Any, Any], connection: Connection, doing: str) -> dict[Any, Any]:
     """Wait for the futures of an admin call; the first failure is raised, explained."""
-    with explained(connection, doing):
+    with explain_errors(connection, doing):
         return {key: future.result() for key, future in futures.items()}

@@ -123,8 +123,8 @@ def _check(connection: Connection) -> None:
     for name in given:
         if name not in _KNOWN:
             raise ConfigError(
-                f"kafka.{name} is no connection setting{nearest(name, _KNOWN)} Native properties "
-                "go below kafka.java or kafka.librdkafka."
+                f"kafka.{name} is not a connection setting{nearest(name, _KNOWN)} Native "
+                "properties go below kafka.java or kafka.librdkafka."
             )
     if not given.get("bootstrap.servers"):
         raise ConfigError("kafka.bootstrap.servers is empty: write it as host:port,host:port.")
@@ -158,7 +158,7 @@ def _check(connection: Connection) -> None:
         _need(given, "kafka.ssl.certificate.location is set", "ssl.key.location")
     for name in _FILES:
         if name in given and not Path(given[name]).is_file():
-            raise ConfigError(f"kafka.{name} names {given[name]}, which is no file.")
+            raise ConfigError(f"kafka.{name} names {given[name]}, which is not a file.")
 
 
 def _need(given: Mapping[str, str], reason: str, *names: str) -> None:
@@ -195,7 +195,7 @@ def _pem(given: Mapping[str, str], name: str) -> str:
         raise ConfigError(f"kafka.{name}: {path} is not a PEM file.")
     if name == "ssl.key.location" and re.search("BEGIN (RSA|EC|DSA) PRIVATE KEY", text):
         raise ConfigError(
-            f"kafka.{name}: {path} is no PKCS #8 key, the only kind that Java reads; convert it "
+            f"kafka.{name}: {path} is not a PKCS #8 key, the only kind that Java reads; convert it "
             "with `openssl pkcs8 -topk8 -in KEY -out KEY.pk8`."
         )
     return text.strip()

@@ -1,16 +1,15 @@
 """Reading exact ranges of offsets as blocks of Arrow, with no JVM in between.
 
-Somebody else has planned what to read: `[start, until)` of some partitions. Not every offset holds
+The caller has planned what to read: `[start, until)` of some partitions. Not every offset holds
 a record for us: there are the markers of transactions, records of aborted ones, and what compaction
 removed. So a range is over when Kafka has shown what comes after it: a record at `until - 1` or
 beyond, or the partition's end there.
 
-**Nothing is skipped in silence.** Nothing is ever reset to another place. When Kafka says that an
-offset is not there, it is asked where the log begins and ends: what lies before is lost, and a log
-that ends before what was planned was cut off or made anew, so its offsets mean other records. An
-end within the range is none, since right after a failover a leader may not yet show all that it
-has: it is waited at. After too long a silence the reading fails, and whoever planned the range
-plans it again.
+**Nothing is skipped in silence.** An offset is never reset. When Kafka says that an offset is not
+there, it is asked where the log begins and ends: what lies before is lost, and a log that ends
+before what was planned was cut off or recreated, so its offsets mean other records. An end within
+the range does not end it, since right after a failover a leader may not yet show all that it has:
+the reader waits there. After too long a silence the reading fails, and the caller plans it again.
 """
 
 import contextlib
@@ -21,9 +20,10 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as Offset
 
-from tallygate.core.offsets import Place, Range, count
+from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -41,7 +41,7 @@ RECORDS = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-"""A record as Spark's Kafka source gives it, without what nobody asks for."""
+"""A record as Spark's Kafka source gives it, without the columns that are never used."""
 BARE = pa.schema([each for each in RECORDS if each.name not in ("key", "timestamp")])
 """The same without what takes time to ask for, if the value is all that counts."""
 HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -65,7 +65,7 @@ RECORD = 32
 lengths is never asked for: Kafka gives whole batches of records, and where each is larger than what
 was asked for, those of one partition at a time. Many a producer makes them of 100 KiB and more."""
 FETCH_SIZE = {"max.partition.fetch.bytes", "fetch.message.max.bytes"}
-"""Two names of one property; whoever has set it gets what they have set."""
+"""Two names of one property; what the user has set stays."""
 LOOK_UP = 0.05
 ANSWER_TIMEOUT = 10.0
 PATIENCE = 30.0
@@ -82,7 +82,7 @@ def fetch(
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges in blocks, in order within a partition; `bare` ones have no key and
     no timestamp. If they are to be `apart`, each block is of one partition."""
-    planned = {each.place: each for each in ranges if len(each)}
+    planned = {each.topic_partition: each for each in ranges if len(each)}
     if planned:
         reading = _Reading(planned, connection, headers, bare)
         yield from _together(_read(reading, connection, patience), apart)
@@ -90,7 +90,7 @@ def fetch(
 
 def _read(
     reading: "_Reading", connection: Connection, patience: float
-) -> Iterator[tuple[Place, pa.RecordBatch]]:
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """What the client gives, as it comes."""
     with _pooled(connection, _length(reading.left.values())) as consumer:
         consumer.assign(reading.starts())
@@ -101,11 +101,11 @@ def _read(
             wanted = min(at_once, count(reading.left.values()))
             messages = consumer.consume(wanted, LOOK_UP)
             before = dict(reading.left)
-            for place, block in reading.blocks(messages):
+            for partition, block in reading.blocks(messages):
                 largest = max(largest, block.nbytes / block.num_rows)
                 at_once = min(AT_ONCE, max(1, int(BLOCK_BYTES / largest)))
-                yield place, block
-            done = [TopicPartition(*place) for place in before.keys() - reading.left.keys()]
+                yield partition, block
+            done = [Offset(*partition) for partition in before.keys() - reading.left.keys()]
             if done:
                 consumer.incremental_unassign(done)
             if reading.left != before:
@@ -121,17 +121,17 @@ def _read(
 
 
 def _together(
-    parts: Iterable[tuple[Place, pa.RecordBatch]], apart: bool
+    parts: Iterable[tuple[TopicPartition, pa.RecordBatch]], apart: bool
 ) -> Iterator[pa.RecordBatch]:
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     last = None
-    for place, part in parts:
-        if kept and (rows >= BLOCK or size >= BLOCK_BYTES or (apart and place != last)):
+    for partition, part in parts:
+        if kept and (rows >= BLOCK or size >= BLOCK_BYTES or (apart and partition != last)):
             yield from _combined(kept)
             kept, rows, size = [], 0, 0
         kept.append(part)
-        rows, size, last = rows + part.num_rows, size + part.nbytes, place
+        rows, size, last = rows + part.num_rows, size + part.nbytes, partition
     if kept:
         yield from _combined(kept)
 
@@ -147,35 +147,39 @@ def _length(ranges: Collection[Range]) -> int:
 
 class _Reading:
     def __init__(
-        self, left: dict[Place, Range], connection: Connection, headers: bool, bare: bool = False
+        self,
+        left: dict[TopicPartition, Range],
+        connection: Connection,
+        headers: bool,
+        bare: bool = False,
     ) -> None:
         self.left, self._connection = left, connection
         """What has not been seen yet."""
         self._headers, self._bare = headers, bare
-        self.refused: set[Place] = set()
+        self.refused: set[TopicPartition] = set()
         """Where Kafka said that the offset is not there."""
         # Asking each message for its topic costs more than for its number.
         topics = {topic for topic, _ in left}
         self._only_topic = topics.pop() if len(topics) == 1 else None
 
-    def starts(self) -> list[TopicPartition]:
-        return [TopicPartition(*each.place, each.start) for each in self.left.values()]
+    def starts(self) -> list[Offset]:
+        return [Offset(*each.topic_partition, each.start) for each in self.left.values()]
 
     def check_refused(self, consumer: Consumer) -> None:
         """Raise if records are lost that were to be read; else the refusal was an old one."""
-        for place in self.refused & self.left.keys():
-            wanted = self.left[place]
-            first, end = clients.ends(consumer, place, self._connection, ANSWER_TIMEOUT)
+        for partition in self.refused & self.left.keys():
+            wanted = self.left[partition]
+            first, end = clients.ends(consumer, partition, self._connection, ANSWER_TIMEOUT)
             if first > wanted.start:
                 lost = min(first, wanted.until) - wanted.start
                 raise LostRangeError(
                     f"{lost} records of {wanted} are gone; the earliest there is {first}."
                 )
             if end < wanted.start:
-                raise LostRangeError(_CUT.format(f"{_named(place)} ends at {end}", wanted))
+                raise LostRangeError(_CUT.format(f"{_named(partition)} ends at {end}", wanted))
         self.refused.clear()
 
-    def blocks(self, messages: list[Message]) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    def blocks(self, messages: list[Message]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         # `map` over a method takes two thirds of the time of a comprehension.
         records = messages
         if any(map(Message.error, messages)):
@@ -185,66 +189,70 @@ class _Reading:
             for number, run in groupby(records, numbers):
                 yield from self._taken((self._only_topic, number or 0), list(run))
         else:
-            for place, run in groupby(records, _place):
-                yield from self._taken(place, list(run))
+            for partition, run in groupby(records, _partition_of):
+                yield from self._taken(partition, list(run))
         if len(records) < len(messages):
             for message in messages:
                 self._note(message)
 
-    def _taken(self, place: Place, run: list[Message]) -> Iterator[tuple[Place, pa.RecordBatch]]:
-        wanted = self.left.get(place)
+    def _taken(
+        self, partition: TopicPartition, run: list[Message]
+    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        wanted = self.left.get(partition)
         if wanted is None:
             return  # read ahead of the range's end
         offsets: list[int] = list(map(Message.offset, run))  # type: ignore[arg-type]
         if offsets[0] < wanted.start:
-            raise LostRangeError(_CUT.format(f"{_named(place)} went back to {offsets[0]}", wanted))
+            raise LostRangeError(
+                _CUT.format(f"{_named(partition)} went back to {offsets[0]}", wanted)
+            )
         fit = bisect_left(offsets, wanted.until)
         self._seen(wanted, offsets[-1] + 1)
         if fit:
-            block = _block(place, run[:fit], offsets[:fit], BARE if self._bare else RECORDS)
-            yield place, block if not self._headers else _with_headers(block, run[:fit])
+            block = _block(partition, run[:fit], offsets[:fit], BARE if self._bare else RECORDS)
+            yield partition, block if not self._headers else _with_headers(block, run[:fit])
 
     def _seen(self, wanted: Range, until: int) -> None:
         if until >= wanted.until:
-            del self.left[wanted.place]
+            del self.left[wanted.topic_partition]
         else:
-            self.left[wanted.place] = Range(*wanted.place, until, wanted.until)
+            self.left[wanted.topic_partition] = Range(*wanted.topic_partition, until, wanted.until)
 
     def _note(self, message: Message) -> None:
         """Take in what is no record: the end of a partition, or an error."""
         error = message.error()
         if error is None:
             return
-        place, offset = _place(message), message.offset() or 0
+        partition, offset = _partition_of(message), message.offset() or 0
         if error.code() == KafkaError._PARTITION_EOF:
-            if place in self.left and offset > self.left[place].start:
-                self._seen(self.left[place], offset)
+            if partition in self.left and offset > self.left[partition].start:
+                self._seen(self.left[partition], offset)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            if "truncation" in error.str() and place in self.left:
-                raise LostRangeError(_CUT.format(error.str(), self.left[place]))
-            self.refused.add(place)
+            if "truncation" in error.str() and partition in self.left:
+                raise LostRangeError(_CUT.format(error.str(), self.left[partition]))
+            self.refused.add(partition)
         elif error.code() not in clients.GROUPLESS:
             raise clients.translate(error, self._connection, "reading")
 
 
-_CUT = "{}, and {} was to be read: its log was cut off, or the topic was made anew."
+_CUT = "{}, and {} was to be read: its log was cut off, or the topic was recreated."
 
 
-def _named(place: Place) -> str:
-    return f"{place[0]}/{place[1]}"
+def _named(partition: TopicPartition) -> str:
+    return f"{partition[0]}/{partition[1]}"
 
 
-def _place(message: Message) -> Place:
+def _partition_of(message: Message) -> TopicPartition:
     return message.topic() or "", message.partition() or 0
 
 
 def _block(
-    place: Place, run: list[Message], offsets: list[int], schema: pa.Schema
+    partition: TopicPartition, run: list[Message], offsets: list[int], schema: pa.Schema
 ) -> pa.RecordBatch:
     columns = {
         "value": pa.array(list(map(Message.value, run)), pa.binary()),
-        "topic": pa.repeat(pa.scalar(place[0]), len(run)),
-        "partition": pa.repeat(pa.scalar(place[1], pa.int32()), len(run)),
+        "topic": pa.repeat(pa.scalar(partition[0]), len(run)),
+        "partition": pa.repeat(pa.scalar(partition[1], pa.int32()), len(run)),
         "offset": pa.array(offsets, pa.int64()),
     }
     if schema is RECORDS:
@@ -288,5 +296,5 @@ def _pooled(connection: Connection, length: int) -> Iterator[Consumer]:
 
 
 def close_idle() -> None:
-    """Leave no connection open that nobody uses."""
+    """Close the connections that are not in use."""
     _consumers.close()

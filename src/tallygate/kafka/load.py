@@ -33,7 +33,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import abort, commit
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.record_files import BadRow, Chunk, FileFormat, Position, read_chunks
-from tallygate.kafka.record_template import Shape
+from tallygate.kafka.record_template import RecordTemplate
 
 __all__ = ["Load", "LoadSummary", "load"]
 
@@ -50,7 +50,7 @@ class Load:
     topic: str
     file: str
     kind: FileFormat
-    shape: Shape = field(default_factory=Shape)
+    template: RecordTemplate = field(default_factory=RecordTemplate)
     encode: Callable[[Any], bytes] | None = None
     """Makes the value from the row's fields; without it a row is its text or its JSON."""
     properties: dict[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class _Loader:
         )
 
     def _count_partitions(self) -> int:
-        with clients.explained(self.connection, f"asking for topic {self.what.topic!r}"):
+        with clients.explain_errors(self.connection, f"asking for topic {self.what.topic!r}"):
             topics = self.producer.list_topics(timeout=10).topics
         return len(topics[self.what.topic].partitions)
 
@@ -149,7 +149,7 @@ class _Loader:
             self.what.kind,
             start=start,
             rows=rows,
-            want_fields=self.what.shape.needs_fields or self.what.encode is not None,
+            want_fields=self.what.template.needs_fields or self.what.encode is not None,
         ):
             yield chunk
             self._keep_pace(len(chunk.values))
@@ -164,10 +164,10 @@ class _Loader:
     def send(self, chunk: Chunk) -> None:
         """Queue a chunk; the rows that cannot become records go the way of the bad ones."""
         bad = list(chunk.bad)
-        if self.what.shape.is_plain and self.what.encode is None:
+        if self.what.template.is_plain and self.what.encode is None:
             self._send_plain(chunk, bad)
         else:
-            self._send_shaped(chunk, bad)
+            self._send_by_template(chunk, bad)
         for row in bad:
             self._refuse(row)
         self.summary.bytes += sum(map(len, chunk.values))
@@ -187,11 +187,11 @@ class _Loader:
                 bad.append(self._oversized(chunk.numbers[index], value, error))
         self.summary.sent += sent
 
-    def _send_shaped(self, chunk: Chunk, bad: list[BadRow]) -> None:
+    def _send_by_template(self, chunk: Chunk, bad: list[BadRow]) -> None:
         what, fields = self.what, chunk.fields or [None] * len(chunk.values)
         for number, value, row in zip(chunk.numbers, chunk.values, fields, strict=True):
             try:
-                arguments = what.shape.arguments(row, self.partitions)
+                arguments = what.template.arguments(row, self.partitions)
                 payload = what.encode(row) if what.encode else value
             except InputError as error:
                 bad.append(BadRow(number, str(error), value))
@@ -264,10 +264,10 @@ class _Loader:
 
     def _ends(self) -> dict[int, int]:
         """The end of each partition, open transactions included."""
-        places = [(self.what.topic, number) for number in range(self.partitions)]
+        partitions = [(self.what.topic, number) for number in range(self.partitions)]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        ends = list_offsets(places, latest, self.connection)
-        return {number: ends[topic, number] for topic, number in places}
+        ends = list_offsets(partitions, latest, self.connection)
+        return {number: ends[topic, number] for topic, number in partitions}
 
 
 class _Plain(_Loader):
@@ -307,7 +307,7 @@ class _Transactional(_Loader):
     def _open(self) -> RawProducer:
         """Step 1: a producer of this load's id, alone in the world once it is initialized."""
         producer = super()._open()
-        with clients.explained(self.connection, f"opening the load {self.what.load_name!r}"):
+        with clients.explain_errors(self.connection, f"opening the load {self.what.load_name!r}"):
             producer.init_transactions(60)
         return producer
 
@@ -332,7 +332,7 @@ class _Transactional(_Loader):
 
     def _position(self, reader: Any) -> Position:
         """Step 2: where the load stands, by Kafka's word, if the file is still the same."""
-        with clients.explained(self.connection, f"asking how far {self.what.group!r} is"):
+        with clients.explain_errors(self.connection, f"asking how far {self.what.group!r} is"):
             (found,) = reader.committed([TopicPartition(self.what.topic, 0)], timeout=60)
         if found.offset < 0:
             return Position()

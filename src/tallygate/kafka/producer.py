@@ -1,6 +1,6 @@
 """A producer whose sends are futures, and which never swallows a failure.
 
-`send` returns a future of the record's metadata. A failure that nobody looks at is not lost:
+`send` returns a future of the record's metadata. A failure that is not looked at is not lost:
 `close` raises it, with how many there were, and it raises too when records could not be delivered
 in time: a program that ends normally has every record acknowledged.
 """
@@ -42,7 +42,7 @@ REFUSED = (
 )
 """What is said of a record, and would be said again however often it is tried."""
 LARGEST = 100_000_000
-"""What a broker takes at a time, unless told otherwise (`socket.request.max.bytes`)."""
+"""What a broker takes at a time, by default (`socket.request.max.bytes`)."""
 ANSWER_TIMEOUT, ABORT_TIMEOUT = 30.0, 5.0
 GRACE = 5.0  # by then every record is acknowledged or has outlived its time
 _numbers = itertools.count()
@@ -112,7 +112,7 @@ def open_transactions(
         delivery_report_only_error=True,
         on_delivery=(failures or Failures()).note,
     )
-    with clients.explained(connection, f"opening the transactions of {transactional_id!r}"):
+    with clients.explain_errors(connection, f"opening the transactions of {transactional_id!r}"):
         # Without a connection that is up already, librdkafka often waits half a second for one.
         producer.list_topics(timeout=ANSWER_TIMEOUT)
         producer.init_transactions(ANSWER_TIMEOUT)
@@ -140,7 +140,7 @@ def commit(producer: Any) -> None:
 
 
 def abort(producer: Any) -> None:
-    """End a transaction as well as can be: whoever reads the target must not wait for its time-out.
+    """End a transaction as well as can be: readers of the target must not wait for its time-out.
     What is not aborted here is when the next producer of the same id is opened."""
     producer.poll(0)  # tells why records failed
     try:
@@ -161,7 +161,7 @@ class Producer:
         compression: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """`idempotent` is on with acks=all unless told otherwise; `timeout` is a record's life."""
+        """`idempotent` is on with acks=all by default; `timeout` is a record's life."""
         self.connection = connection
         chosen = producer_properties(
             acks=acks,
@@ -197,7 +197,7 @@ class Producer:
 
         while True:
             try:
-                with clients.explained(self.connection, f"sending to topic {topic!r}"):
+                with clients.explain_errors(self.connection, f"sending to topic {topic!r}"):
                     self._producer.produce(
                         topic,
                         value,
@@ -226,7 +226,7 @@ class Producer:
             )
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what is left, then raise the failures that nobody has looked at."""
+        """Deliver what is left, then raise the failures that were not looked at."""
         self.flush(timeout)
         if self._unseen:
             first = next(iter(self._unseen.values()))
@@ -276,7 +276,7 @@ class Producer:
 
 
 class _Delivery(Future[Metadata]):
-    """A future that tells its producer when somebody has looked at its failure."""
+    """A future that tells its producer when its failure was looked at."""
 
     def __init__(self, unseen: dict[int, DeliveryError]) -> None:
         super().__init__()

@@ -143,7 +143,7 @@ def _batches(
             left -= len(batch)
         yield batch
         if batch and what.group is not None:
-            with clients.explained(connection, f"committing for group {what.group!r}"):
+            with clients.explain_errors(connection, f"committing for group {what.group!r}"):
                 consumer.commit(offsets=_after(batch), asynchronous=False)
 
 
@@ -195,7 +195,7 @@ def _raise(error: KafkaError, message: Message, connection: Connection) -> None:
 
 
 def _partitions(what: Reading, consumer: Any, connection: Connection) -> list[tuple[str, int]]:
-    with clients.explained(connection, "asking for the topics"):
+    with clients.explain_errors(connection, "asking for the topics"):
         known = consumer.list_topics(timeout=what.timeout).topics
     found = []
     for topic in what.topics:
@@ -219,19 +219,19 @@ def _ends(what: Reading, partitions: list[tuple[str, int]], connection: Connecti
     with suppress(TimeoutError):
         wait_until(lambda: is_settled(ends, connection), MOMENT, "still open", error=TimeoutError)
     seen = _stable(ends, connection)
-    return {place: min(end, seen[place]) for place, end in ends.items()}
+    return {partition: min(end, seen[partition]) for partition, end in ends.items()}
 
 
 def is_settled(ends: Ends, connection: Connection) -> bool:
     """Whether no transaction is open before those ends."""
     seen = _stable(ends, connection)
-    return all(seen[place] >= end for place, end in ends.items())
+    return all(seen[partition] >= end for partition, end in ends.items())
 
 
-def _stable(places: Collection[tuple[str, int]], connection: Connection) -> Ends:
+def _stable(partitions: Collection[tuple[str, int]], connection: Connection) -> Ends:
     """The last stable offset of each partition: where the first open transaction begins."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    return list_offsets(list(places), latest, connection, IsolationLevel.READ_COMMITTED)
+    return list_offsets(list(partitions), latest, connection, IsolationLevel.READ_COMMITTED)
 
 
 def list_offsets(
@@ -259,7 +259,7 @@ def list_offsets(
                 raise
             return {}
 
-    with clients.explained(connection, "asking for offsets"):
+    with clients.explain_errors(connection, "asking for offsets"):
         return wait_until(ends, 2 * ANSWER_TIMEOUT, "no end", error=UnreachableError)
 
 

@@ -5,7 +5,7 @@ and another can go on from there. Text formats go on by byte; CSV, Parquet and A
 have no address, by the number of records to skip.
 
 A record that cannot be read is not passed over: the chunk lists it with its number and the reason,
-and whoever asked decides.
+and the caller decides.
 """
 
 import csv
@@ -27,8 +27,6 @@ from tallygate.extras import extra_module
 __all__ = ["BadRow", "Chunk", "FileFormat", "Position", "dump_json", "guess_format", "read_chunks"]
 
 BLOCK = 1 << 20
-
-Fields = Mapping[str, Any]
 
 
 class FileFormat(StrEnum):
@@ -187,7 +185,7 @@ def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Itera
     def good_or_bad() -> Iterator[tuple[Any, str | None]]:
         for row in reader:
             if None in row or None in row.values():
-                yield row, f"has not {len(reader.fieldnames or ())} columns"
+                yield row, f"does not have {len(reader.fieldnames or ())} columns"
             else:
                 yield row, None
 
@@ -204,7 +202,7 @@ def _parquet(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> I
     try:
         source = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
-        raise InputError(f"{file.name} is no Parquet file: {error}.") from error
+        raise InputError(f"{file.name} is not a Parquet file: {error}.") from error
     table_rows = (
         row for batch in source.iter_batches(batch_size=rows) for row in batch.to_pylist()
     )
@@ -217,7 +215,7 @@ def _avro(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iter
         source = fastavro.reader(file)
         yield from _numbered(((row, None) for row in source), start, rows)
     except (ValueError, EOFError, IndexError) as error:
-        raise InputError(f"{file.name} is no whole Avro file: {error}.") from error
+        raise InputError(f"{file.name} is not a complete Avro file: {error}.") from error
 
 
 def _numbered(

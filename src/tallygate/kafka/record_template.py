@@ -12,14 +12,14 @@ from typing import Any
 
 from tallygate.errors import ConfigError, InputError
 
-__all__ = ["Shape", "load_function", "round_robin"]
+__all__ = ["RecordTemplate", "load_function", "round_robin"]
 
 Partitioner = Callable[[bytes | None, int], int]
 _HOLE = re.compile(r"\{([^{}]+)\}")
 
 
-@dataclass(frozen=True)
-class Shape:
+@dataclass(frozen=True, kw_only=True)
+class RecordTemplate:
     key: str | None = None
     headers: Mapping[str, str] | None = None
     timestamp: str | None = None
@@ -48,7 +48,7 @@ class Shape:
         if self.timestamp is not None:
             found["timestamp"] = _milliseconds(_field(row, self.timestamp), self.timestamp)
             if found["timestamp"] <= 0:
-                raise InputError(f"has in {self.timestamp!r} no time after 1970, as Kafka needs")
+                raise InputError(f"has no time after 1970 in {self.timestamp!r}, as Kafka needs")
         if self.partition is not None:
             found["partition"] = self.partition
         elif self.partitioner is not None:
@@ -92,7 +92,7 @@ def load_function(name: str, use: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{use} {name!r} cannot be loaded: {error}.") from error
     if not callable(found):
-        raise ConfigError(f"{use} {name!r} is no function.")
+        raise ConfigError(f"{use} {name!r} is not a function.")
     return found  # type: ignore[no-any-return]
 
 
@@ -127,7 +127,7 @@ def _text(value: Any) -> str:
 
 def _milliseconds(value: Any, path: str) -> int:
     if isinstance(value, bool):
-        raise InputError(f"has in {path!r} no timestamp but {value!r}")
+        raise InputError(f"has {value!r} in {path!r}, which is not a timestamp")
     if isinstance(value, int | float):
         return int(value)
     if isinstance(value, datetime):
@@ -136,6 +136,6 @@ def _milliseconds(value: Any, path: str) -> int:
         parsed = datetime.fromisoformat(str(value))
     except ValueError:
         raise InputError(
-            f"has in {path!r} no timestamp (milliseconds or ISO 8601) but {value!r}"
+            f"has {value!r} in {path!r}, which is not a timestamp (milliseconds or ISO 8601)"
         ) from None
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -7,7 +7,6 @@ so that an alteration of several things happens whole or not at all.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
@@ -29,75 +28,14 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.placement import assign
 from tallygate.kafka.producer import LARGEST
 from tallygate.kafka.tools import Tools
+from tallygate.kafka.topic_state import Broker, Partition, Topic
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["Broker", "Partition", "Topic", "Topics"]
+__all__ = ["Topics"]
 
 LAG = 3.0  # seconds that a broker may be behind the others before its word is taken
-
-
-@dataclass(frozen=True)
-class Broker:
-    id: int
-    address: str
-    rack: str | None
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A partition at one moment. `size` is None where it was not asked for or not told."""
-
-    id: int
-    leader: int | None
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-    begin: int | None
-    end: int | None
-    size: int | None
-    min_in_sync: int
-
-    @property
-    def preferred_leader(self) -> int:
-        return self.replicas[0]
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What is wrong with the partition, worst first."""
-        flags = {
-            "no leader": self.leader is None,
-            "below min ISR": len(self.in_sync) < min(self.min_in_sync, len(self.replicas)),
-            "under-replicated": len(self.in_sync) < len(self.replicas),
-            "leader not preferred": self.leader not in (None, self.preferred_leader),
-        }
-        return tuple(flag for flag, holds in flags.items() if holds)
-
-
-@dataclass(frozen=True)
-class Topic:
-    name: str
-    partitions: tuple[Partition, ...]
-    configs: Mapping[str, str]
-    """The configs that differ from the broker's defaults."""
-    min_in_sync: int
-
-    @property
-    def replication(self) -> int:
-        return max(len(partition.replicas) for partition in self.partitions)
-
-    @property
-    def records(self) -> int | None:
-        """Offsets between begin and end, which counts transaction markers and compacted gaps."""
-        if any(p.begin is None or p.end is None for p in self.partitions):
-            return None
-        return sum((p.end or 0) - (p.begin or 0) for p in self.partitions)
-
-    @property
-    def size(self) -> int | None:
-        if any(partition.size is None for partition in self.partitions):
-            return None
-        return sum(partition.size or 0 for partition in self.partitions)
 
 
 class Topics:
@@ -110,7 +48,7 @@ class Topics:
         self._admin: AdminClient = clients.admin(connection)
 
     def brokers(self) -> list[Broker]:
-        with clients.explained(self.connection, "asking for the brokers"):
+        with clients.explain_errors(self.connection, "asking for the brokers"):
             nodes = self._admin.describe_cluster(request_timeout=self._timeout).result().nodes
         return sorted(
             (Broker(node.id, f"{node.host}:{node.port}", node.rack) for node in nodes),
@@ -155,7 +93,9 @@ class Topics:
         if name in self._metadata().topics:
             raise TopicError(f"topic {name!r} exists already; change it with `topic alter`.")
         if partitions < 1:
-            raise TopicError(f"topic {name!r} cannot have {partitions} partitions: 1 or more.")
+            raise TopicError(
+                f"topic {name!r} cannot have {partitions} partitions; it needs 1 or more."
+            )
         brokers = len(self.brokers())
         replication = min(3, brokers) if replication is None else replication
         self._check_replication(name, replication, brokers, configs or {})
@@ -177,12 +117,12 @@ class Topics:
         )
 
     def create_for_letters(self, name: str) -> None:
-        """A topic for dead letters: one may be a letter because it was too large for another topic.
-        A cluster may not allow that much; then it is made as others are."""
+        """Create a topic for dead letters, some of which were too large for another topic. A
+        cluster may not allow that much; then the topic is created as others are."""
         try:
             self.create(name, configs={"max.message.bytes": str(LARGEST)})
         except TopicError:
-            if name not in self.names():  # or somebody else has just made it
+            if name not in self.names():  # or another program has just created it
                 self.create(name)
 
     def delete(self, names: Sequence[str]) -> None:
@@ -264,7 +204,7 @@ class Topics:
         unknown = set(brokers or ()) - set(racks)
         if unknown:
             raise TopicError(
-                f"broker {min(unknown)} is not there; the brokers are "
+                f"there is no broker {min(unknown)}; the brokers are "
                 f"{', '.join(map(str, sorted(racks)))}."
             )
         chosen = {number: racks[number] for number in brokers or racks}
@@ -296,7 +236,7 @@ class Topics:
     def elect_preferred(self, name: str) -> None:
         """Give each partition back to its preferred leader where that one is in sync."""
         partitions = [TopicPartition(name, n) for n in self._topic(name).partitions]
-        with clients.explained(self.connection, f"electing the preferred leaders of {name!r}"):
+        with clients.explain_errors(self.connection, f"electing the preferred leaders of {name!r}"):
             # confluent-kafka fails on a request_timeout here, so the client's own limit holds.
             self._admin.elect_leaders(ElectionType.PREFERRED, partitions).result()
 
@@ -305,7 +245,7 @@ class Topics:
         return Tools(self.connection, self._settings)
 
     def _metadata(self) -> Any:
-        with clients.explained(self.connection, "asking for the topics"):
+        with clients.explain_errors(self.connection, "asking for the topics"):
             return self._admin.list_topics(timeout=self._timeout)
 
     def check_exists(self, name: str) -> None:
@@ -348,7 +288,9 @@ class Topics:
         for broker in self.brokers():
             alone = {**self.connection.properties, "bootstrap.servers": broker.address}
             admin = clients.admin(dataclasses.replace(self.connection, properties=alone))
-            with clients.explained(self.connection, f"asking broker {broker.id} for the topics"):
+            with clients.explain_errors(
+                self.connection, f"asking broker {broker.id} for the topics"
+            ):
                 yield admin.list_topics(timeout=self._timeout).topics
 
     def _has_leaders(self, name: str, partitions: int) -> bool:
@@ -393,7 +335,7 @@ class Topics:
             if not strange:
                 raise
             raise TopicError(
-                f"{strange[0]!r} is no topic config{nearest(strange[0], known)}"
+                f"{strange[0]!r} is not a topic config{nearest(strange[0], known)}"
             ) from error
 
     def _config_names(self) -> Sequence[str]:

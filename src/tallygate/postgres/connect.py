@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tallygate.errors import ConfigError, UnreachableError
 
-__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "opened", "watchful"]
+__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "open_watchful", "watchful"]
 
 OLDEST = 14
 _CLIENT = {
@@ -25,7 +25,8 @@ WATCHFUL = (
     "set_config('tcp_keepalives_interval', '5', false), "
     "set_config('tcp_keepalives_count', '3', false)"
 )
-"""What a server process is told first. Outside of a transaction, since a rollback would undo it."""
+"""What a client sets first in a server process: outside of a transaction, since a rollback would
+undo it."""
 
 
 def watchful(dsn: str) -> str:
@@ -34,7 +35,9 @@ def watchful(dsn: str) -> str:
     return make_conninfo("", **{**_CLIENT, **given})
 
 
-def opened(dsn: str, *, autocommit: bool = False, timeout: int | None = None) -> psycopg.Connection:
+def open_watchful(
+    dsn: str, *, autocommit: bool = False, timeout: int | None = None
+) -> psycopg.Connection:
     """A connection of which both sides are watchful."""
     connection = psycopg.connect(watchful(dsn), autocommit=True, connect_timeout=timeout)
     connection.execute(WATCHFUL)
@@ -45,11 +48,11 @@ def opened(dsn: str, *, autocommit: bool = False, timeout: int | None = None) ->
 def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> psycopg.Connection:
     """Open a connection, or say in one sentence why not, without the password."""
     try:
-        return opened(dsn, autocommit=autocommit, timeout=max(2, round(timeout)))
+        return open_watchful(dsn, autocommit=autocommit, timeout=max(2, round(timeout)))
     except psycopg.ProgrammingError:
         # What libpq says would quote the DSN, password and all.
         raise ConfigError(
-            "postgres.dsn is no DSN: write postgresql://user:password@host:port/database, with "
+            "postgres.dsn is not a DSN: write postgresql://user:password@host:port/database, with "
             "special characters percent-encoded."
         ) from None
     except psycopg.OperationalError as error:

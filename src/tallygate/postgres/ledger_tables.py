@@ -235,7 +235,7 @@ def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
             "(pipeline, topic, partition, from_offset, until_offset, reason) "
             "VALUES ($1, $2, $3, $4, $5, $6)",
             claim.pipeline,
-            *each.range.place,
+            *each.range.topic_partition,
             each.range.start,
             each.range.until,
             each.reason,
@@ -277,7 +277,7 @@ def end_run(connection: Transaction, claim: Claim, outcome: str) -> None:
 
 
 def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
-    """The letters by so many that each lot is of a size that jsonb can hold."""
+    """The dead letters in lots, each of a size that jsonb can hold."""
     some: list[Letter] = []
     size = 0
     for each in letters:

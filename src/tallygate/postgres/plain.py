@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from tallygate.postgres.connect import opened
+from tallygate.postgres.connect import open_watchful
 
 __all__ = ["JSON", "PlainConnection", "shown"]
 
@@ -29,7 +29,7 @@ class PlainConnection:
 
     @classmethod
     def open(cls, dsn: str) -> "PlainConnection":
-        return cls(opened(dsn))
+        return cls(open_watchful(dsn))
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement with $1, $2…; return what it returns."""

@@ -12,7 +12,7 @@ from tallygate.errors import ConfigError
 __all__ = ["SCHEMA", "upgrade"]
 
 SCHEMA = "tallygate"
-LOCK = 7_310_579_001  # any number that nobody else is likely to lock
+LOCK = 7_310_579_001  # any number that no other program is likely to lock
 
 MIGRATIONS = (
     """

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
 
-from tallygate.core.offsets import OTHER_SOURCE, Place, Range
+from tallygate.core.offsets import OTHER_SOURCE, Range, TopicPartition
 from tallygate.errors import LedgerError
 from tallygate.spark.files import Folder
 
@@ -29,7 +29,7 @@ __all__ = ["Checkpoint"]
 class Checkpoint(Folder):
     def __init__(self, spark: SparkSession, path: str) -> None:
         super().__init__(spark, path)
-        self._known: tuple[int, dict[Place, int]] | None = None
+        self._known: tuple[int, dict[TopicPartition, int]] | None = None
 
     @property
     def id(self) -> str | None:
@@ -52,7 +52,7 @@ class Checkpoint(Folder):
         """The last batch whose offsets Spark has logged."""
         return self._last("offsets")
 
-    def end(self, batch: int) -> dict[Place, int] | None:
+    def end(self, batch: int) -> dict[TopicPartition, int] | None:
         """Where batch `batch` ends, if its entry is there."""
         text = self.read(f"offsets/{batch}")
         if text is None:
@@ -62,7 +62,7 @@ class Checkpoint(Folder):
             raise LedgerError(
                 f"{self.path}/offsets/{batch} is of a version that is not known here."
             )
-        return _places(enumerate(lines[2:]))
+        return _positions(enumerate(lines[2:]))
 
     def setting(self, name: str) -> str | None:
         """What a setting was when the last batch was planned: the state depends on some."""
@@ -98,20 +98,22 @@ class Checkpoint(Folder):
             for (topic, partition), until in sorted(end.items())
         )
 
-    def start(self, batch: int) -> dict[Place, int]:
+    def start(self, batch: int) -> dict[TopicPartition, int]:
         before = self.end(batch - 1) if batch > 0 else None
         return self._beginning() if before is None else before
 
-    def _beginning(self) -> dict[Place, int]:
-        begun: dict[Place, int] = {}
+    def _beginning(self) -> dict[TopicPartition, int]:
+        begun: dict[TopicPartition, int] = {}
         for number in self._numbers("sources"):
             text = self.read(f"sources/{number}/0")
             if text is not None:
-                begun |= _kafka_places(text.lstrip("\0").splitlines()[-1]) or {}
+                begun |= _kafka_positions(text.lstrip("\0").splitlines()[-1]) or {}
         return begun
 
     def seed(
-        self, positions: Mapping[Place, int], halfway: Mapping[Place, int] | None = None
+        self,
+        positions: Mapping[TopicPartition, int],
+        halfway: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Make a new checkpoint whose next batch begins at these positions. If it ends `halfway`,
         it is planned already, and Spark repeats it as one that was not finished."""
@@ -143,7 +145,7 @@ class Checkpoint(Folder):
         return sorted(int(name) for name in self.names(folder) if name.isdigit())
 
 
-def _entry(positions: Mapping[Place, int]) -> str:
+def _entry(positions: Mapping[TopicPartition, int]) -> str:
     """A batch's end, as Spark writes it into its offset log."""
     offsets: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(positions.items()):
@@ -152,26 +154,26 @@ def _entry(positions: Mapping[Place, int]) -> str:
     return f"v1\n{json.dumps(settings)}\n{json.dumps(offsets)}"
 
 
-def _places(lines: Iterable[tuple[int, str]]) -> dict[Place, int]:
+def _positions(lines: Iterable[tuple[int, str]]) -> dict[TopicPartition, int]:
     """The positions of all sources, by what each one's line in the offset log says."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for number, line in lines:
         if line == "-":
             continue
-        places = _kafka_places(line)
-        if places is None:
-            places = {(f"{OTHER_SOURCE}{number}", 0): _counted(line)}
-        for topic, partition in places:
+        positions = _kafka_positions(line)
+        if positions is None:
+            positions = {(f"{OTHER_SOURCE}{number}", 0): _counted(line)}
+        for topic, partition in positions:
             if (topic, partition) in found:
                 raise LedgerError(
                     f"topic {topic!r} is read by two sources of this query, so one position "
                     "cannot stand for both; read it once and use that frame twice."
                 )
-        found |= places
+        found |= positions
     return found
 
 
-def _kafka_places(line: str) -> dict[Place, int] | None:
+def _kafka_positions(line: str) -> dict[TopicPartition, int] | None:
     try:
         offsets = json.loads(line)
     except ValueError:

@@ -84,7 +84,7 @@ DECODING = "tallygate_decoding"
 class Plan:
     frame: DataFrame
     """The frame, with its rows' coordinates if they can be carried."""
-    carries: bool
+    has_coordinates: bool
     narrow: bool
     """Whether each Spark partition holds the rows of one Kafka partition."""
     stateful: bool

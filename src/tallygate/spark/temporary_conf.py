@@ -1,16 +1,16 @@
-"""Settings of a session, held for a while: it may be the user's, who is to find it as it was."""
+"""Set session options temporarily, and restore them: the session may be the user's."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-__all__ = ["held"]
+__all__ = ["temporary_conf"]
 
 
 @contextmanager
-def held(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set them; afterwards each is again what it was, or unset."""
+def temporary_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the options, and give each its old value back afterwards, or unset it."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, text in settings.items():

@@ -44,14 +44,14 @@ TAGS = {
 """What pydantic puts into a place to say which kind of part it tried."""
 
 
-def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> PipelineSpec:
+def load_spec(path: Path) -> PipelineSpec:
     """Read a pipeline from a YAML file."""
     try:
         text = path.read_text()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text: {error.reason}.") from error
+        raise ConfigError(f"{path} is not text: {error.reason}.") from error
     try:
         document = yaml.load(text, Loader=Loader)
         nodes = yaml.compose(text, Loader=Loader)
@@ -61,8 +61,8 @@ def load_spec(path: Path, environment: Mapping[str, str] | None = None) -> Pipel
         reason = getattr(error, "problem", None) or "it cannot be parsed"
         raise ConfigError(f"{path}{line} is not valid YAML: {reason}.") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} is no pipeline: it must say name, source and sink.")
-    document = _expanded(document, os.environ if environment is None else environment, path)
+        raise ConfigError(f"{path} is not a pipeline: it must say name, source and sink.")
+    document = _expanded(document, os.environ, path)
     spec = validated(PipelineSpec, document, str(path), nodes)
     spec._file = path
     return spec
@@ -85,7 +85,7 @@ def validated(
 
 
 def _place_within(problem: Any) -> Sequence[Any]:
-    """Where in what was looked at the problem is, if whoever looked could tell."""
+    """The path within the part that raised the error, if the error names one."""
     raised = problem.get("ctx", {}).get("error")
     return raised.place if isinstance(raised, PlacedError) else ()
 
@@ -132,7 +132,7 @@ def _sentence(problem: Any, path: Sequence[Any], model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         close = nearest(str(path[-1]), {*_fields(model, path[:-1])} - {path[-1]})
         known = ", ".join(_fields(model, problem["loc"][:-1]))
-        return f"{name} is no field{f'; there are {known}' if close == '.' else ''}{close}"
+        return f"{name} is not a field{f'; there are {known}' if close == '.' else ''}{close}"
     if problem["type"] == "missing":
         return f"{name} is missing."
     message = str(problem["msg"]).removeprefix("Value error, ")

@@ -37,7 +37,7 @@ class PlacedError(ValueError):
     def __init__(self, message: str, *place: str | int) -> None:
         super().__init__(message)
         self.place = place
-        """The part, as seen from whoever looked."""
+        """The path of that part, relative to the part that raised this."""
 
 
 class Part(BaseModel):

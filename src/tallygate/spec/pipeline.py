@@ -141,7 +141,7 @@ class PipelineSpec(Part):
     @model_validator(mode="after")
     def _fits(self) -> "PipelineSpec":
         if not NAME.fullmatch(self.name):
-            said = f"{self.name!r} cannot be: use letters, digits, dots, dashes, underscores"
+            said = f"{self.name!r} is not a name: use letters, digits, dots, dashes, underscores"
             raise PlacedError(said, "name")
         if (self.source is None) == (not self.sources):
             raise ValueError("needs either source or sources")
@@ -189,8 +189,8 @@ class PipelineSpec(Part):
         not come twice, and no ledger can say what was lost."""
         if self.delivery != "at-most-once":
             raise ValueError(
-                f"reads a socket, which cannot be read twice, so {self.delivery} is not to be had; "
-                "say `delivery: at-most-once`, or put the lines into Kafka first"
+                f"reads a socket, which cannot be read twice, so {self.delivery} is impossible; "
+                "set `delivery: at-most-once`, or put the lines into Kafka first"
             )
         if self.sink.keeps_ledger:
             raise ValueError(

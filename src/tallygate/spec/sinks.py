@@ -316,7 +316,7 @@ Sink = Annotated[
     Discriminator(
         _kind,
         custom_error_type="sink",
-        custom_error_message="is no sink; write a mapping, as {table: payments}",
+        custom_error_message="is not a sink; write a mapping, as {table: payments}",
     ),
 ]
 

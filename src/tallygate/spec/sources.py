@@ -160,6 +160,6 @@ Source = Annotated[
     Discriminator(
         _kind,
         custom_error_type="source",
-        custom_error_message="is no source; write a mapping, as {topic: payments, schema: …}",
+        custom_error_message="is not a source; write a mapping, as {topic: payments, schema: …}",
     ),
 ]

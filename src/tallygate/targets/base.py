@@ -25,19 +25,19 @@ __all__ = [
     "BatchInput",
     "LetterKeeper",
     "RefusedRowsError",
-    "Retry",
     "RowShape",
     "Target",
     "Task",
     "TaskReport",
     "Traits",
+    "UnknownOutcomeError",
     "WriteBatch",
     "Written",
     "check_key",
 ]
 
 
-class Retry(UnreachableError):  # noqa: N818 - the batch is planned again, for a while
+class UnknownOutcomeError(UnreachableError):
     """The outcome is unknown, or the store is away: ask the ledger again, then do what is left."""
 
 
@@ -184,7 +184,7 @@ class Target(ABC):
     @abstractmethod
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         """Write what is left of the batch and move the ledger with it, in the order that the
-        delivery's name means. Raise Retry where the outcome is unknown."""
+        delivery's name means. Raise UnknownOutcomeError where the outcome is unknown."""
 
     @abstractmethod
     def amend(self, claim: Claim, change: LedgerChange) -> None:
@@ -215,4 +215,4 @@ def check_key(key: Iterable[str], columns: Iterable[str]) -> None:
     there = set(columns)
     for name in key:
         if name not in there:
-            raise TargetError(f"the key {name!r} is no column of what the pipeline gives.")
+            raise TargetError(f"the key {name!r} is not a column of the pipeline's rows.")

@@ -24,7 +24,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
 from tallygate.spark.plan import partition_count
 from tallygate.targets.base import Task, TaskReport
-from tallygate.targets.task_report import performed, raise_problems, run_tasks, steps_heard
+from tallygate.targets.task_report import perform, raise_problems, raise_step_errors, run_tasks
 
 __all__ = ["BlockInput", "FetchedInput", "FrameInput", "shared_out", "within"]
 
@@ -41,7 +41,7 @@ class FrameInput:
     """Puts the rows into the form in which the target takes blocks of them."""
 
     def blocks(self) -> Blocks:
-        with steps_heard():
+        with raise_step_errors():
             table = self.prepared(self.given).toArrow()
         return Blocks(self.plan, iter(table.to_batches()))
 
@@ -49,7 +49,7 @@ class FrameInput:
         plan = replace(self.plan, one_partition=one_partition)
 
         def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
-            yield performed(task, Blocks(plan, iter(given)))
+            yield perform(task, Blocks(plan, iter(given)))
 
         return run_tasks(self.prepared(self.given), run)
 
@@ -59,7 +59,7 @@ class FrameInput:
         def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
             context = TaskContext.get()
             assert context is not None
-            yield performed(task, Blocks(plan, iter(given), lane=context.partitionId()))
+            yield perform(task, Blocks(plan, iter(given), lane=context.partitionId()))
 
         return run_tasks(self.prepared(self.given).repartition(lanes, f.coalesce(*by)), run)
 
@@ -96,8 +96,8 @@ class FetchedInput:
             for block in numbers:
                 for number in block.column("id").to_pylist():
                     given = fetch(shares[number], connection, headers=headers)
-                    held = {each.place for each in shares[number]}
-                    yield performed(task, Blocks(plan, given, held))
+                    held = {each.topic_partition for each in shares[number]}
+                    yield perform(task, Blocks(plan, given, held))
 
         numbers = self.spark.range(0, len(shares), 1, len(shares)).toDF("id")
         reports = run_tasks(numbers, run)
@@ -127,7 +127,7 @@ class BlockInput:
 
     def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
         plan = replace(self.plan, one_partition=one_partition)
-        reports = [performed(task, Blocks(plan, iter(blocks))) for blocks in self.tasks]
+        reports = [perform(task, Blocks(plan, iter(blocks))) for blocks in self.tasks]
         raise_problems(reports)
         return reports
 
@@ -135,7 +135,7 @@ class BlockInput:
         """The blocks of a task are those of the lane of its number."""
         given = [*self.tasks, *([()] * (lanes - len(self.tasks)))]
         reports = [
-            performed(task, Blocks(self.plan, iter(blocks), lane=lane))
+            perform(task, Blocks(self.plan, iter(blocks), lane=lane))
             for lane, blocks in enumerate(given)
         ]
         raise_problems(reports)

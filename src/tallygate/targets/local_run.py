@@ -44,7 +44,7 @@ class LocalRun:
         )
 
     def beat(self, progress: Mapping[str, Any]) -> bool:
-        """Say that the run is alive; True if somebody asked it to stop."""
+        """Say that the run is alive; True if it was asked to stop."""
         if not self._is_mine():
             return False
         self._write({**self.read(), "heartbeat_at": time.time(), "progress": dict(progress)})

@@ -24,16 +24,16 @@ from tallygate.errors import (
 )
 from tallygate.gc_tuning import collect_seldom
 from tallygate.spark.truncated_input import whole_input
-from tallygate.targets.base import RefusedRowsError, Retry, Task, TaskReport
+from tallygate.targets.base import RefusedRowsError, Task, TaskReport, UnknownOutcomeError
 
 __all__ = [
     "StepError",
-    "performed",
+    "perform",
     "raise_problems",
+    "raise_step_errors",
+    "report_step_errors",
     "run_tasks",
     "slowest",
-    "steps_heard",
-    "telling",
     "unmoved",
 ]
 
@@ -59,14 +59,14 @@ _RAISED: Mapping[str, type[Exception]] = {
     "fenced": FencedError,
     "lost": LostRangeError,
     "topic": TopicError,
-    "retry": Retry,
+    "retry": UnknownOutcomeError,
     "unreachable": UnreachableError,
     "refused": RefusedRowsError,
     "denied": TargetError,
 }
 
 
-def performed(task: Task, blocks: Blocks) -> TaskReport:
+def perform(task: Task, blocks: Blocks) -> TaskReport:
     """Perform a task, and put into its report what the driver can decide about."""
     report, started = TaskReport(), time.perf_counter()
     try:
@@ -92,7 +92,7 @@ def run_tasks(
         collect_seldom()  # the worker may be of another daemon than ours
         yield from map(_block, run(whole_input(blocks)))
 
-    with steps_heard():
+    with raise_step_errors():
         rows: list[dict[str, Any]] = frame.mapInArrow(in_worker, _DDL).toArrow().to_pylist()
     reports = list(map(_report, rows))
     raise_problems(reports)
@@ -137,7 +137,7 @@ _STEP = re.compile(r"StepError: \[(\w+)\] (.*)")
 
 
 @contextmanager
-def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
+def report_step_errors(passes: Callable[[Exception], bool]) -> Iterator[None]:
     """Tell the driver what happened in here, if it can decide about that; `passes` says what is
     worth trying again."""
     try:
@@ -150,7 +150,7 @@ def telling(passes: Callable[[Exception], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def steps_heard() -> Iterator[None]:
+def raise_step_errors() -> Iterator[None]:
     """Raise what a step meant, and not what Spark says of it."""
     try:
         yield
@@ -158,13 +158,13 @@ def steps_heard() -> Iterator[None]:
         found = _STEP.search(str(error))
         if found is None:
             raise
-        raise _RAISED.get(found[1], Retry)(found[2]) from error
+        raise _RAISED.get(found[1], UnknownOutcomeError)(found[2]) from error
 
 
 def unmoved(left: Iterable[Range], reports: Iterable[TaskReport]) -> list[Range]:
     """What no task has moved the ledger for: it gave no rows, and the driver moves it."""
     done = {partition for report in reports for partition in report.partitions}
-    return [each for each in left if each.place not in done]
+    return [each for each in left if each.topic_partition not in done]
 
 
 def slowest(reports: Iterable[TaskReport]) -> dict[str, float]:

@@ -13,7 +13,7 @@ __all__ = ["Drill", "Drills"]
 class Drill:
     name: str
     must_hold: str
-    """In prose, for whoever runs it: what may happen, and what never."""
+    """In prose, for the user who runs it: what may happen, and what never."""
     play: Callable[[Scene], tuple[Control, ...]]
     """Starts the pipeline and the load, brings the fault, heals it, and waits until the pipeline
     has caught up. Returns what became of the controls."""

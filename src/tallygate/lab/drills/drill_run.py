@@ -56,11 +56,11 @@ class Scene:
         proxies: Sequence[Proxy],
         settings: Settings,
         folder: Path,
-        told: Callable[[str, Event], None],
+        on_event: Callable[[str, Event], None],
         subject: Subject,
     ) -> None:
-        """`proxies` stand before the brokers, in the order of their numbers. `told` hears of every
-        event of the drill."""
+        """`proxies` stand before the brokers, in the order of their numbers. `on_event` is called
+        with every event of the drill."""
         self.drill, self.stack, self.folder, self.proxies = name, stack, folder, proxies
         self.settings = settings.with_flags({"stack": stack.name})
         self.at_end = ExitStack()
@@ -85,8 +85,8 @@ class Scene:
         self.ask_audit: Callable[[], AuditResult]
         self.report: AuditResult | None = None
         self.held: Counter[int] | None = None
-        """How often the sink holds each id, if it is no table."""
-        self._told = told
+        """How often the sink holds each id, if the sink is not a table."""
+        self._on_event = on_event
         self.needed: tuple[Job, ...] = ()
         """Programs without which nothing more can come."""
         self.unaided: tuple[Job, ...] = ()
@@ -99,7 +99,7 @@ class Scene:
     def event(self, kind: str, text: str) -> None:
         event = Event(round(time.monotonic() - self.gauge.began, 2), kind, text)
         self.events.append(event)
-        self._told(self.drill, event)
+        self._on_event(self.drill, event)
         with (self.folder / "events.jsonl").open("a") as file:
             file.write(json.dumps(asdict(event)) + "\n")
 
@@ -139,7 +139,7 @@ class Scene:
         return self.folder / f"{self.name}.yaml"
 
     def refused(self) -> Job:
-        """The pipeline once more, which is to end with an error; nobody starts it again."""
+        """The pipeline once more, which is to end with an error and is not started again."""
         job = self.pipeline(name="the refused pipeline")
         job.patience = 1
         return job
@@ -235,14 +235,14 @@ class Scene:
 
     def _ends(self) -> dict[int, int] | None:
         """Where each partition of the topic ends; None while no broker says so."""
-        places = [(self.topic, number) for number in self.workload.partitions]
+        partitions = [(self.topic, number) for number in self.workload.partitions]
         with suppress(TallygateError, KafkaException):
-            found = list_offsets(places, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
+            found = list_offsets(partitions, OffsetSpec.latest(), self.connection)  # type: ignore[no-untyped-call]
             return {number: end for (_, number), end in found.items()}
         return None
 
     def _check_needed(self) -> None:
-        """Nothing more can come from a pipeline that nobody starts again."""
+        """Nothing more can come from a pipeline that is not started again."""
         for job in self.needed:
             if job.is_left_alone and job.last_words:
                 raise TallygateError(f"{job.name} failed for good: {job.last_words.strip()[-300:]}")
@@ -320,7 +320,7 @@ class Scene:
     def job(self, name: str, command: Sequence[str]) -> Job:
         """A program that is started again when it dies, until the drill ends."""
         log = self.folder / f"{name.removeprefix('the ').replace(' ', '-')}.log"
-        told: Callable[[str], None] = lambda text: self.event("run", text)  # noqa: E731
-        job = Job(name, command, log, told, environment(self.settings))
+        on_change: Callable[[str], None] = lambda text: self.event("run", text)  # noqa: E731
+        job = Job(name, command, log, on_change, environment(self.settings))
         self.at_end.callback(job.end)
         return job

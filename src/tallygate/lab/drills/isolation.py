@@ -1,4 +1,4 @@
-"""The ground that drills stand on: this machine's settings, and nobody's clusters.
+"""The ground that drills stand on: this machine's settings, and no configured cluster.
 
 **Whatever is configured, no drill reaches it**: of the settings only those count that say how
 programs run on this machine. The programs that a drill starts get no other ones either, neither

@@ -29,15 +29,15 @@ class Job:
         name: str,
         command: Sequence[str],
         log: Path,
-        told: Callable[[str], None],
+        on_change: Callable[[str], None],
         environment: Mapping[str, str],
         *,
         patience: int = PATIENCE,
     ) -> None:
-        self.name, self._command, self._log, self._told = name, list(command), log, told
+        self.name, self._command, self._log, self._on_change = name, list(command), log, on_change
         self.patience, self._environment = patience, environment
         self.deaths: list[int] = []
-        """The exit code of each time that it ended and nobody had asked it to."""
+        """The exit code of each time that it ended unasked."""
         self._environments: list[Mapping[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def ends(self) -> list[str]:
-        """How it ended each time that nobody had asked it to, in words."""
+        """How it ended each time that it ended unasked, in words."""
         return [_said(code) for code in self.deaths]
 
     @property
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether it failed so often that nobody starts it again."""
+        """Whether it failed so often that it is not started again."""
         return self._thread is not None and not self._thread.is_alive()
 
     def stop(self, timeout: float = 60) -> None:
@@ -127,7 +127,7 @@ class Job:
                 env={**self._environment, **environment},
                 start_new_session=True,
             )
-        self._told(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
+        self._on_change(f"{self.name} is started{'' if self.starts == 1 else ' again'}")
 
     def _keep_up(self) -> None:
         failures = 0
@@ -138,7 +138,7 @@ class Job:
             if self._ending.is_set() or code == 0:
                 return
             self.deaths.append(code)
-            self._told(f"{self.name} is gone ({_said(code)})")
+            self._on_change(f"{self.name} is gone ({_said(code)})")
             failures = failures + 1 if code > 0 else 0
             if failures >= self.patience:
                 self.last_words = self._log.read_text(errors="replace")[-2000:]
@@ -154,7 +154,7 @@ def _family(process: subprocess.Popen[bytes] | None) -> list[psutil.Process]:
     if process is None:
         return []
     if process.poll() is not None and psutil.pid_exists(process.pid):
-        return []  # somebody else has its number, which is free only once no one of them is left
+        return []  # another process has its number, which is free only once no one of them is left
     return [each for each in psutil.process_iter() if _lives_in(each, process.pid)]
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from tallygate.auditing.verdict import Verdict, worst
 
-__all__ = ["Control", "Event", "Outcome", "Sample"]
+__all__ = ["Control", "Event", "Outcome", "ProgressSample"]
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProgressSample:
     """How far everything was at one moment, in records since the drill began."""
 
     at: float
@@ -78,7 +78,7 @@ class Outcome:
     longest_wait: float | None = None
     """The longest that an acknowledged record waited until it was committed, from the fault on."""
     controls: tuple[Control, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[ProgressSample, ...] = ()
     events: tuple[Event, ...] = ()
     seconds: float = 0.0
     seed: int | None = None
@@ -117,7 +117,7 @@ class Outcome:
                 "wrong": tuple(given["wrong"]),
                 "unknown": tuple(given["unknown"]),
                 "controls": tuple(Control(**each) for each in controls),
-                "samples": tuple(Sample(**each) for each in given["samples"]),
+                "samples": tuple(ProgressSample(**each) for each in given["samples"]),
                 "events": tuple(Event(**each) for each in given["events"]),
             }
         )

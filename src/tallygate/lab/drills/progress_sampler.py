@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from tallygate.errors import TallygateError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.lab.drills.outcome import Sample
+from tallygate.lab.drills.outcome import ProgressSample
 from tallygate.lab.drills.workload import Workload
 from tallygate.postgres.connect import connect
 from tallygate.quoting import double_quoted
@@ -72,10 +72,10 @@ class GroupPositions:
 
     def __init__(self, connection: Connection, group: str, topic: str, partitions: int) -> None:
         self._consumer = clients.consumer(connection, group_id=group)
-        self._places = [TopicPartition(topic, number) for number in range(partitions)]
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
 
     def read(self) -> dict[int, int]:
-        found = self._consumer.committed(self._places, timeout=5)
+        found = self._consumer.committed(self._partitions, timeout=5)
         return {each.partition: max(0, each.offset) for each in found}
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class GroupPositions:
 class Gauge:
     def __init__(self, positions: Positions, workload: Callable[[], Workload]) -> None:
         self.began = time.monotonic()
-        self.samples: list[Sample] = []
+        self.samples: list[ProgressSample] = []
         self.positions, self._workload = positions, workload
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -127,7 +127,7 @@ class Gauge:
                 longest = max(longest, commit.at - sample.at)
         return round(longest, 2)
 
-    def _from(self, fault: float) -> list[Sample]:
+    def _from(self, fault: float) -> list[ProgressSample]:
         return [sample for sample in self.samples if sample.at >= fault - self.began]
 
     def _run(self) -> None:
@@ -139,4 +139,4 @@ class Gauge:
             workload = self._workload()
             at = round(time.monotonic() - self.began, 2)
             acknowledged = len(workload.acknowledged)
-            self.samples.append(Sample(at, workload.produced, acknowledged, committed))
+            self.samples.append(ProgressSample(at, workload.produced, acknowledged, committed))

@@ -1,15 +1,15 @@
 """A proxy whose purpose is to lose connectivity.
 
-It stands before a server, passes bytes on, and misbehaves when told to:
+It stands before a server, passes bytes on, and misbehaves on demand:
 
     cut      connections are reset, new ones are refused
     silent   connections stay open and not a byte passes, in either direction: half-open
     deaf     what the client sends arrives, the answers do not: one way
     slow     every piece is late
 
-A fault can be for some callers only, told by the first bytes that they sent. Before PostgreSQL the
+A fault can be for some callers only, known by the first bytes that they sent. Before PostgreSQL the
 proxy can wait for the moment that decides, the next COMMIT: `request`: the server never hears of
-it; `answer`: the server commits, and nobody is told.
+it; `answer`: the server commits, and the client never hears of it.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Proxy:
 
     def heal(self) -> None:
         """Connections that hang do not come back: who waits on one must find out, and they are
-        reset now, as by a firewall that came up anew."""
+        reset now, as by a firewall that was restarted."""
         self._fault = None
         for link in list(self._links):
             if link.torn:
@@ -158,8 +158,8 @@ class DatabaseProxy(Proxy):
 
     def __init__(self, dsn: str) -> None:
         parts = conninfo_to_dict(dsn)
-        place = str(parts["host"]), int(str(parts["port"]))
-        super().__init__(lambda: place)
+        address = str(parts["host"]), int(str(parts["port"]))
+        super().__init__(lambda: address)
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self.port)
 
 

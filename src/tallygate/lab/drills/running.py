@@ -34,7 +34,7 @@ __all__ = ["PAYMENTS", "facts", "new_folder", "play_all", "play_one"]
 
 PAYMENTS = Payments()
 BROKERS = 3
-# Long enough that nobody is thrown out of the ISR while a drill holds it back for a moment.
+# Long enough that no replica is thrown out of the ISR while a drill holds it back for a moment.
 CONFIG = {"replica.lag.time.max.ms": "20000"}
 
 
@@ -43,7 +43,7 @@ def play_all(
     folder: Path,
     settings: Settings,
     progress: Progress,
-    told: Callable[[str, Event], None] | None = None,
+    on_event: Callable[[str, Event], None] | None = None,
     subject: Subject = PAYMENTS,
 ) -> Iterator[Outcome]:
     """Play them on a stack of their own, which is gone at the end. The quorum has nodes of its own:
@@ -61,7 +61,7 @@ def play_all(
             if number:
                 _mend(stack, proxies)
             place = folder / drill.name
-            scene = Scene(drill.name, stack, proxies, settings, place, told or shown, subject)
+            scene = Scene(drill.name, stack, proxies, settings, place, on_event or shown, subject)
             outcome = play_one(drill, scene, spark)
             outcome.keep(folder / drill.name)
             yield outcome

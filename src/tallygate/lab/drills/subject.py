@@ -77,8 +77,8 @@ class OwnPipeline:
         foreign = [name for name, side in spec.static.items() if side.file is None]
         if foreign:
             raise ConfigError(
-                f"{path}: static.{foreign[0]} is no file, and a drill touches no database but its "
-                "own; put it into a file for the drill."
+                f"{path}: static.{foreign[0]} is not a file, and a drill touches no database "
+                "but its own; put it into a file for the drill."
             )
         if sample is not None:
             lines = _lines(sample)

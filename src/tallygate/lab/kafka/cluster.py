@@ -95,7 +95,7 @@ class ClusterSpec(BaseModel):
         return {port for node in self.nodes for port in (node.port, node.quorum_port)}
 
     def with_ports(self, ports: Iterable[int]) -> "ClusterSpec":
-        """The same cluster elsewhere, for when somebody took a port while it was down."""
+        """The same cluster elsewhere, for when another program took a port while it was down."""
         free = iter(ports)
         moved = []
         for node in self.nodes:

@@ -46,7 +46,7 @@ class NodeSpec(BaseModel):
     quorum_port: int
     rack: str | None = None
     advertised_port: int | None = None
-    """Where clients and other brokers are told to find it, if something stands in between."""
+    """The port that it gives to clients and other brokers, if a proxy stands in between."""
 
     @property
     def roles(self) -> tuple[str, ...]:

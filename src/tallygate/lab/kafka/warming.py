@@ -1,5 +1,5 @@
-"""A broker that starts, serves a group and a transaction, and stops: `python -m
-tallygate.lab.kafka.warming FILE` writes down the classes that it loaded (see `spark.classes`)."""
+"""Start a broker, have it serve a group and a transaction, and stop it: `python -m
+tallygate.lab.kafka.warming FILE` lists the classes that it loads (see `jvm.class_archive`)."""
 
 import os
 import signal

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tallygate.errors import TargetError
 from tallygate.quoting import backticked
 from tallygate.spark.error_text import reason
-from tallygate.spark.temporary_conf import held
+from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.delta.table import DeltaTable
 
 __all__ = ["TableCompaction", "compact_table"]
@@ -33,7 +33,7 @@ def compact_table(folder: str, *, target_bytes: int, spark: SparkSession) -> Tab
     """Put files of fewer than so many bytes together into files of about that size."""
     path = DeltaTable(spark, folder).path
     try:
-        with held(spark, {LARGEST: str(target_bytes), SMALL: str(target_bytes)}):
+        with temporary_conf(spark, {LARGEST: str(target_bytes), SMALL: str(target_bytes)}):
             metrics = spark.sql(f"OPTIMIZE delta.{backticked(path)}").collect()[0]["metrics"]
     except PySparkException as error:
         raise TargetError(f"Delta table {path} cannot be compacted: {reason(error)}.") from error

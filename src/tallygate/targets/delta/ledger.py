@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from tallygate.core.ledger import Claim, LedgerEntry, Run, fenced
 from tallygate.errors import FencedError, LedgerError, TargetError
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.delta.table import DeltaTable, Transaction
 
 __all__ = ["TableLedger"]
@@ -70,14 +70,14 @@ class TableLedger:
             run = Run.mine(before.state.run.epoch + 1)
             return before.next(state=replace(before.state, run=run))
 
-        transaction, entry = self._committed(make)
+        transaction, entry = self._commit(make)
         self._table_id, self._first = transaction.table_id, entry.number
         self._remove_old(entry)
         return entry
 
     def move(self, claim: Claim, change: Callable[[LedgerEntry], LedgerEntry]) -> None:
         """Commit a change of the ledger alone."""
-        self._committed(lambda transaction: change(self._own(claim, transaction)))
+        self._commit(lambda transaction: change(self._own(claim, transaction)))
 
     def intend(self, entry: LedgerEntry) -> None:
         """Write an entry down that the next commit makes count."""
@@ -90,7 +90,7 @@ class TableLedger:
         """Make sure that the commit took place and was this run's; Delta does not tell."""
         found = self.current(claim)
         if found.number != entry.number:
-            raise Retry(
+            raise UnknownOutcomeError(
                 f"commit {entry.number} of pipeline {self.pipeline!r} did not take place: the "
                 f"table is at {found.number}"
             )
@@ -143,7 +143,7 @@ class TableLedger:
         except (ValueError, TypeError, KeyError) as error:
             raise LedgerError(f"{self.table.own.at(name)} cannot be read: {error}.") from None
 
-    def _committed(
+    def _commit(
         self, make: Callable[[Transaction], LedgerEntry]
     ) -> tuple[Transaction, LedgerEntry]:
         """Commit an entry without rows, made from what its own transaction has read."""
@@ -157,7 +157,7 @@ class TableLedger:
             }
             try:
                 transaction.commit(applications)
-            except Retry:
+            except UnknownOutcomeError:
                 continue
             return transaction, entry
         raise LedgerError(

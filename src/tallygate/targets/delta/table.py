@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
 from tallygate.spark.files import Folder
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 
 __all__ = ["DeltaTable", "Transaction", "forget_tables", "is_conflict"]
 
@@ -77,7 +77,9 @@ class Transaction:
             self._transaction.commit(converters.asScala(actions).toSeq(), operation)
         except Py4JJavaError as error:
             if is_conflict(error):
-                raise Retry("another writer committed to the table at the same time") from error
+                raise UnknownOutcomeError(
+                    "another writer committed to the table at the same time"
+                ) from error
             raise
 
 
@@ -100,7 +102,7 @@ class DeltaTable:
         """Make the table, without rows."""
         if set(self._folder.names()) - {OWN_FOLDER}:
             raise TargetError(
-                f"{self.path} is a folder with files in it and no Delta table; name another."
+                f"{self.path} has files in it and is not a Delta table; name another folder."
             )
         try:
             rows = self._spark.createDataFrame([], schema)

@@ -19,8 +19,8 @@ from tallygate.errors import TargetError
 from tallygate.failpoints import reach
 from tallygate.quoting import backticked
 from tallygate.spark.error_text import reason
-from tallygate.spark.temporary_conf import held
-from tallygate.targets.base import Retry, WriteBatch, Written
+from tallygate.spark.temporary_conf import temporary_conf
+from tallygate.targets.base import UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.table import is_conflict
 
@@ -67,7 +67,9 @@ class TableWriter:
             return self._merge(rows, after) if self.mode == "upsert" else self._save(rows, after)
         except Exception as error:
             if is_conflict(error):
-                raise Retry("another writer changed the table at the same time") from error
+                raise UnknownOutcomeError(
+                    "another writer changed the table at the same time"
+                ) from error
             if isinstance(error, AnalysisException):
                 raise self._changed(error) from error
             raise
@@ -112,7 +114,7 @@ class TableWriter:
             ONCE: "all",
         }
         try:
-            with held(session, settings):
+            with temporary_conf(session, settings):
                 done = session.sql(statement).collect()
         finally:
             session.catalog.dropTempView(view)

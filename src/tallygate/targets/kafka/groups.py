@@ -109,7 +109,7 @@ class PipelineGroups:
     def mark_again(
         self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Commit positions again, with this run's mark: whoever had the ids is fenced."""
+        """Commit positions again, with this run's mark: this fences the run that had the ids."""
         parts = self._parts(claim, remembered, partitions)
         doing = "committing the ledger again"
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
@@ -118,12 +118,15 @@ class PipelineGroups:
     def lose(self, claim: Claim, remembered: Remember, change: Lose) -> None:
         """Go on after lost ranges. Each reaches to where the furthest lane is."""
         (self.state() or LedgerState()).moved(change.ranges)  # raises if the ledger is elsewhere
-        ranges = {each.place: each for each in change.ranges}
+        ranges = {each.topic_partition: each for each in change.ranges}
         for part in self._parts(claim, remembered, ranges):
 
             def past(positions: Positions, part: _Part = part) -> list[Offset]:
                 lost = [ranges[partition] for partition in part.partitions]
-                return [self._past(part.ledger, each, positions.get(each.place)) for each in lost]
+                return [
+                    self._past(part.ledger, each, positions.get(each.topic_partition))
+                    for each in lost
+                ]
 
             self._commit(part, past, "moving past a lost range")
 
@@ -135,7 +138,7 @@ class PipelineGroups:
         mark = ledger.next_mark(lost, position)
         given_up = dict.fromkeys((*mark.lost, (lost.start, lost.until)))
         mark = replace(mark, lost=tuple(given_up)[-LOST_KEPT:])
-        return ledger.offset(lost.place, lost.until, mark)
+        return ledger.offset(lost.topic_partition, lost.until, mark)
 
     def _parts(
         self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
@@ -151,7 +154,7 @@ class PipelineGroups:
         ]
 
     def _commit(self, part: _Part, chosen: Callable[[Positions], list[Offset]], doing: str) -> None:
-        with clients.explained(self.connection, f"{doing}, as {part.transactional_id!r}"):
+        with clients.explain_errors(self.connection, f"{doing}, as {part.transactional_id!r}"):
             commit_offsets(
                 part.ledger,
                 part.partitions,

@@ -187,9 +187,9 @@ class GroupLedger:
         """Whether all is still to be written; False if all is there, an error if neither."""
         wanted = list(ranges)
         at = {partition: position.offset for partition, position in positions.items()}
-        if all(at.get(each.place, -1) >= each.until for each in wanted):
+        if all(at.get(each.topic_partition, -1) >= each.until for each in wanted):
             return False
-        if all(at.get(each.place, each.start) == each.start for each in wanted):
+        if all(at.get(each.topic_partition, each.start) == each.start for each in wanted):
             return True
         raise MovedError(
             f"group {self.group!r} is not at the start of {', '.join(map(str, wanted))} any more."
@@ -199,7 +199,11 @@ class GroupLedger:
         """The ends of the ranges, to be committed with this run's mark, and with what is to be
         remembered of the partition from where the group is."""
         return [
-            self.offset(each.place, each.until, self.next_mark(each, positions.get(each.place)))
+            self.offset(
+                each.topic_partition,
+                each.until,
+                self.next_mark(each, positions.get(each.topic_partition)),
+            )
             for each in ranges
         ]
 
@@ -270,10 +274,10 @@ def commit_offsets(
 
 
 def committed(
-    connection: Connection, group: str, *, stand_in: bool, settled: bool = False
+    connection: Connection, group: str, *, stand_in: bool
 ) -> dict[TopicPartition, Position]:
     """All offsets of a group that are a ledger's, with their marks (see `committed_in`)."""
-    (found,) = committed_in([group], connection, stand_in=stand_in, settled=settled)
+    (found,) = committed_in([group], connection, stand_in=stand_in)
     return found
 
 

@@ -14,7 +14,7 @@ from tallygate.kafka.producer import ANSWER_TIMEOUT
 from tallygate.kafka.topics import Topics
 from tallygate.targets.kafka.ledger import GroupLedger, Names, Positions, commit_offsets
 from tallygate.targets.kafka.sending import is_unanswered, send_letters
-from tallygate.targets.task_report import telling
+from tallygate.targets.task_report import report_step_errors
 
 __all__ = ["LetterCount", "LetterTopic"]
 
@@ -29,7 +29,7 @@ class LetterTopic:
     ledger: GroupLedger
 
     def keep(self, letters: list[Letter]) -> None:
-        with telling(is_unanswered):
+        with report_step_errors(is_unanswered):
             for partition in sorted({(each.topic, each.partition) for each in letters}):
                 own = [each for each in letters if (each.topic, each.partition) == partition]
                 self._keep(partition, own)
@@ -62,8 +62,8 @@ class LetterTopic:
 
 
 class LetterCount:
-    """How many letters of a pipeline a topic holds, of which only the new ones are read. There may
-    be letters of others in it, and marks that say which were replayed."""
+    """How many dead letters of a pipeline a topic holds, of which only the new ones are read. There
+    may be those of other pipelines in it, and marks that say which were replayed."""
 
     def __init__(self, topics: Topics, topic: str, pipeline: str) -> None:
         self._pipeline = pipeline.encode()

@@ -65,15 +65,15 @@ class RecordRows:
         return RecordRows(values, keys, headers if self.headers else None)
 
 
-def record_rows(block: Block, key: str | None, *, located: bool) -> RecordRows:
+def record_rows(block: Block, key: str | None, *, coordinates: bool) -> RecordRows:
     """The records that a block becomes. One that was decoded passes as it is, with the column `key`
-    for a key if one is named; `located` ones say where they are from."""
+    for a key if one is named; with `coordinates` they say where they are from."""
     given = block.rows if block.raw is None else block.raw
     keys = given.column("key")
     if block.raw is not None and key is not None:
         keys = _as_key(block.rows.column(key))
     headers = _own_headers(given)
-    if located and block.coordinates is not None:
+    if coordinates and block.coordinates is not None:
         where = _where(block.coordinates)
         if headers is None:
             headers = [[each] for each in where]

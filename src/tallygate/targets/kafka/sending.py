@@ -1,8 +1,8 @@
 """Records on their way to a topic: rows, dead letters, and what becomes of them.
 
-**What a topic refuses once it refuses always.** To try again would never end, so a refusal is told
-from all else that may go wrong (`RefusedRowsError`). Anything else that a client of Kafka raises
-says nothing of what became of a commit: the ledger is asked (`Retry`).
+**What a topic refuses once it refuses always.** To try again would never end, so a refusal has
+an error of its own (`RefusedRowsError`). Anything else that a client of Kafka raises
+says nothing of what became of a commit: the ledger is asked (`UnknownOutcomeError`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from tallygate.core.letters import ROW, Letter
 from tallygate.core.offsets import MovedError
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
-from tallygate.targets.base import RefusedRowsError, Retry
+from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
 from tallygate.targets.kafka.records import Header, RecordRows
 
 __all__ = [
@@ -25,10 +25,10 @@ __all__ = [
     "denied",
     "is_unanswered",
     "produce",
+    "raise_unknown_outcome",
     "save",
     "send_letters",
     "transaction",
-    "unanswered_again",
 ]
 
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
@@ -76,7 +76,7 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
 
 @contextmanager
 def transaction(producer: Producer, failures: Failures) -> Iterator[None]:
-    """Commit what is done in here, or abort it: whoever reads the topic must not wait for its
+    """Commit what is done in here, or abort it: readers of the topic must not wait for its
     time-out. Raise what a topic has refused of it, and MovedError if the producer was fenced."""
     try:
         producer.begin_transaction()
@@ -158,11 +158,11 @@ def is_unanswered(error: Exception) -> bool:
 
 
 @contextmanager
-def unanswered_again() -> Iterator[None]:
+def raise_unknown_outcome() -> Iterator[None]:
     """Have what is unanswered tried again, by what the ledger says then."""
     try:
         yield
     except Exception as error:
         if not is_unanswered(error):
             raise
-        raise Retry(str(error)) from error
+        raise UnknownOutcomeError(str(error)) from error

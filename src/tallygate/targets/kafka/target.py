@@ -18,10 +18,10 @@ from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
 from tallygate.targets.base import (
     RefusedRowsError,
-    Retry,
     RowShape,
     Target,
     Traits,
+    UnknownOutcomeError,
     WriteBatch,
     Written,
     check_key,
@@ -110,7 +110,7 @@ class KafkaTarget(Target):
             if given != HEADERS_DDL:
                 raise TargetError(
                     f"the column `headers`, which becomes the headers of records, is {given} and "
-                    f"should be {HEADERS_DDL}; name it otherwise if it is something else."
+                    f"should be {HEADERS_DDL}; rename it if it is something else."
                 )
 
     def _check_strategy(self, shape: RowShape) -> None:
@@ -119,11 +119,11 @@ class KafkaTarget(Target):
         lanes = kept_lanes(self._names, self._connection, stand_in=self._stand_in)
         if lanes is None or bool(lanes) is not shape.narrow:
             return
-        was, now = ("lanes", "by partition") if shape.narrow else ("by partition", "lanes")
+        was, now = ("in lanes", "by partition") if shape.narrow else ("by partition", "in lanes")
         raise LedgerError(
-            f"pipeline {self.pipeline!r} was written {was} so far and would be {now} with "
-            "this transform: its ledger cannot be taken over. Set the transform back, or "
-            "choose another name and another topic."
+            f"pipeline {self.pipeline!r} wrote {was} so far and would write {now} with this "
+            "transform, so it cannot go on from its ledger. Set the transform back, or choose "
+            "another name and another topic."
         )
 
     def ledger(self) -> LedgerState | None:
@@ -217,7 +217,7 @@ class KafkaTarget(Target):
             batch=batch.id,
             left=batch.left,
             narrow=self._opened().narrow,
-            located=self._spec.coordinates,
+            coordinates=self._spec.coordinates,
             key=self._spec.key,
             limits=self._limits,
         )
@@ -225,11 +225,11 @@ class KafkaTarget(Target):
     def _begin_lanes(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> None:
         """Write down in every lane where its partitions begin, before any lane moves: otherwise
         a lane that has not written yet would be overlooked when the others are asked."""
-        new = {each.place for each in batch.left} - self._begun
+        new = {each.topic_partition for each in batch.left} - self._begun
         if not new:
             return
         for lane, held in enumerate(groups.positions()):
-            starts = [each for each in batch.left if each.place in new - held.keys()]
+            starts = [each for each in batch.left if each.topic_partition in new - held.keys()]
             if starts:
                 writer.begin(writer.ledgers[lane], self._names.lane_id(lane), starts)
         self._begun |= new
@@ -250,14 +250,14 @@ class KafkaTarget(Target):
         try:
             limits = self._rules()
         except UnreachableError as error:
-            return Retry(str(error))
+            return UnknownOutcomeError(str(error))
         except TallygateError:
             return refusal  # who may write may not be one who may ask
         if limits == self._limits:
             return refusal
         self._limits = limits
         # At most once, the offsets are saved by now: nothing would be written again.
-        return refusal if self.delivery == "at-most-once" else Retry(str(refusal))
+        return refusal if self.delivery == "at-most-once" else UnknownOutcomeError(str(refusal))
 
     def letter_keeper(self, claim: Claim | None) -> LetterTopic:
         ledger = GroupLedger(
@@ -269,7 +269,7 @@ class KafkaTarget(Target):
         return LetterTopic(connection=connection, topic=self._letters_topic, ledger=ledger)
 
     def letter_count(self) -> int:
-        """All letters that are there: counting goes on with every batch. Brokers that do not
+        """All dead letters that are there: counting goes on with every batch. Brokers that do not
         answer just then are asked again with the next one."""
         if self._counter is None:
             topics = Topics(self._connection, self._settings)

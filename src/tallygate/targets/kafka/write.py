@@ -44,8 +44,8 @@ from tallygate.targets.kafka.sending import (
     Outlet,
     denied,
     produce,
+    raise_unknown_outcome,
     send_letters,
-    unanswered_again,
 )
 from tallygate.targets.task_report import slowest, unmoved
 
@@ -67,7 +67,7 @@ class BatchWriter:
     left: tuple[Range, ...]
     narrow: bool
     """Whether each task holds the rows of one partition."""
-    located: bool
+    coordinates: bool
     """Whether records say where they are from, if that is known."""
     key: str | None = None
     limits: Limits | None = None
@@ -91,10 +91,10 @@ class BatchWriter:
         # when others of its topic are is one that was added, and begins at 0.
         new = [each for each in batch.new if each.start]
         if new:
-            first = min(each.place for each in new)
+            first = min(each.topic_partition for each in new)
             self.begin(self.ledgers[0], self._names.partition_id(first), new)
         reports = batch.input.run(self.commit_partition, one_partition=True)
-        with unanswered_again():
+        with raise_unknown_outcome():
             for each in unmoved(batch.left, reports):
                 self._commit_range(each)
         return _written("narrow", reports)
@@ -110,10 +110,10 @@ class BatchWriter:
         def begun(positions: Positions) -> list[Offset]:
             return ledger.ends(starts, positions) if ledger.is_due(starts, positions) else []
 
-        with unanswered_again():
+        with raise_unknown_outcome():
             commit_offsets(
                 ledger,
-                [each.place for each in starts],
+                [each.topic_partition for each in starts],
                 begun,
                 connection=self.connection,
                 transactional_id=transactional_id,
@@ -121,7 +121,7 @@ class BatchWriter:
 
     def commit_partition(self, blocks: Blocks, report: TaskReport) -> None:
         """A task: the rows of one source partition, and its offset."""
-        with unanswered_again():
+        with raise_unknown_outcome():
             rows = self._records(blocks, blocks.letters)
             first = next(rows, None)  # which tells the partition
             if not blocks.partitions:
@@ -140,11 +140,11 @@ class BatchWriter:
             letters=blocks.letters,
             report=report,
         )
-        with unanswered_again():
+        with raise_unknown_outcome():
             self._commit(transfer)
 
     def _commit_range(self, wanted: Range, **given: Any) -> None:
-        name = self._names.partition_id(wanted.place)
+        name = self._names.partition_id(wanted.topic_partition)
         self._commit(
             _Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
         )
@@ -169,7 +169,7 @@ class BatchWriter:
                 lambda: self._send(out, transfer),
                 lambda: self._move(out, transfer),
             ):
-                with self._committed(out, transfer.report):
+                with self._transaction(out, transfer.report):
                     for step in steps:
                         step()
         finally:
@@ -191,7 +191,7 @@ class BatchWriter:
         )
 
     @contextmanager
-    def _committed(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
+    def _transaction(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
         """Commit what is done in here, if it is a transaction."""
         started = time.perf_counter()
         with out.transaction():
@@ -221,7 +221,7 @@ class BatchWriter:
     def _records(self, blocks: Iterable[Block], letters: list[Letter]) -> Iterator[RecordRows]:
         refused: set[Coordinates] = set()
         for block in blocks:
-            rows = record_rows(block, self.key, located=self.located and self.narrow)
+            rows = record_rows(block, self.key, coordinates=self.coordinates and self.narrow)
             if self.limits is not None:
                 rows = self._allowed(rows, self.limits, block, refused, letters)
             yield rows
@@ -275,7 +275,9 @@ class _Transfer:
     """Where the group was before."""
 
     def is_due(self, consumer: Consumer) -> bool:
-        self.positions = self.ledger.positions(consumer, [each.place for each in self.wanted])
+        self.positions = self.ledger.positions(
+            consumer, [each.topic_partition for each in self.wanted]
+        )
         return self.ledger.is_due(self.wanted, self.positions)
 
     def offsets(self) -> list[Offset]:

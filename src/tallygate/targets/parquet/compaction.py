@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from tallygate.core.ledger import Claim, LedgerEntry, Run
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError, TargetError
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.parquet.folder import COMPACTION, LEDGER, Folder, is_closed, sync
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import read_letters, write_letters
@@ -56,10 +56,12 @@ def compact_folder(source: Folder, into: Folder, *, target_bytes: int) -> Folder
     if into.path.is_relative_to(source.path):
         raise TargetError(f"{into.path} is in {source.path}, whose readers would see it too.")
     if source.newest() is None:
-        raise TargetError(f"{source.path} is no folder that a pipeline has written.")
+        raise TargetError(
+            f"no pipeline has written to {source.path}; name the folder of a Parquet sink."
+        )
     try:
         return _compact(source, into, target_bytes)
-    except (OSError, Retry) as error:
+    except (OSError, UnknownOutcomeError) as error:
         raise TargetError(
             f"{source.path} cannot be compacted into {into.path}: {error}."
         ) from error
@@ -146,8 +148,8 @@ def _together(group: Sequence[LedgerEntry]) -> LedgerEntry:
     """The last entry of a group, which stands for all of it."""
     ranges: dict[TopicPartition, Range] = {}
     for each in (each for entry in group for each in entry.ranges):
-        known = ranges.get(each.place, each)
-        ranges[each.place] = replace(each, start=known.start)
+        known = ranges.get(each.topic_partition, each)
+        ranges[each.topic_partition] = replace(each, start=known.start)
     batches = [entry.batch for entry in group if entry.batch is not None]
     return replace(
         group[-1],

@@ -53,8 +53,8 @@ class Folder:
         scheme = _SCHEME.match(text)
         if scheme is not None and scheme[1].lower() != "file":
             raise ConfigError(
-                f"sink.parquet {text!r} is no folder of this machine: only a POSIX file system can "
-                "make a whole batch appear by one rename."
+                f"sink.parquet {text!r} is not a folder of this machine: only a POSIX file system "
+                "can make a whole batch appear by one rename."
             )
         plain = urllib.parse.unquote(urllib.parse.urlsplit(text).path) if scheme else text
         return cls(Path(plain).resolve())
@@ -86,7 +86,7 @@ class Folder:
         foreign = sorted(n for n in names if n[0] not in "._" and not _COMMIT.fullmatch(n))
         if foreign:
             raise TargetError(
-                f"{self.path} holds {foreign[0]!r}, which is no commit of a pipeline: readers "
+                f"{self.path} holds {foreign[0]!r}, which is not a commit of a pipeline: readers "
                 "would take it for rows. Choose a folder that is empty or new."
             )
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tallygate.errors import TargetError
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.parquet.folder import sync
 
 __all__ = ["RowFile", "disk_errors"]
@@ -28,7 +28,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         said = f"{path} cannot be written: {error.strerror or error}"
         if error.errno in _FOR_GOOD:
             raise TargetError(f"{said}.") from error
-        raise Retry(said) from error
+        raise UnknownOutcomeError(said) from error
 
 
 class RowFile:

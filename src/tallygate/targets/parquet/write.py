@@ -29,7 +29,7 @@ from tallygate.targets.parquet.folder import sync
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, write_letters
 from tallygate.targets.parquet.rows import RowFile, disk_errors
-from tallygate.targets.task_report import performed, raise_problems, slowest
+from tallygate.targets.task_report import perform, raise_problems, slowest
 
 __all__ = ["FolderWriter"]
 
@@ -134,7 +134,7 @@ def _by_driver(task: _RowTask, given: BatchInput) -> tuple[list[TaskReport], dic
     started = time.perf_counter()
     blocks = given.blocks()
     waited = time.perf_counter() - started
-    reports = [performed(task, blocks)]
+    reports = [perform(task, blocks)]
     raise_problems(reports)
     seconds = slowest(reports)
     return reports, {**seconds, "read": seconds["read"] + waited}

@@ -27,20 +27,27 @@ from tallygate.failpoints import reach
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.postgres.ledger_tables import check_claim, keep_letters, move
 from tallygate.postgres.plain import shown
-from tallygate.targets.base import RefusedRowsError, Retry, TaskReport
+from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError
 from tallygate.targets.postgres.nested import as_json
 
-__all__ = ["RowWriter", "committed", "refused_row", "said_by", "savepoint", "translated"]
+__all__ = [
+    "RowWriter",
+    "commit_in_order",
+    "refused_row",
+    "said_by",
+    "savepoint",
+    "translate_errors",
+]
 
 
 @contextmanager
-def translated(table: str) -> Iterator[None]:
-    """Raise what PostgreSQL means: away or broken off (Retry), a row refused, the table gone."""
+def translate_errors(table: str) -> Iterator[None]:
+    """Raise what PostgreSQL means: an unknown outcome, a row refused, or a table that is gone."""
     try:
         yield
     except Exception as error:
         if is_lost(error):
-            raise Retry(str(error)) from error
+            raise UnknownOutcomeError(str(error)) from error
         if is_refusal(error):
             raise RefusedRowsError(str(error)) from error
         if is_gone(error):
@@ -51,7 +58,9 @@ def translated(table: str) -> Iterator[None]:
         raise
 
 
-def committed(connection: Connected, delivery: str, batch: int, rows: Step, ledger: Step) -> float:
+def commit_in_order(
+    connection: Connected, delivery: str, batch: int, rows: Step, ledger: Step
+) -> float:
     """Save rows and offsets in the order that the delivery's name means; return the time that the
     last commit took."""
     took = 0.0
@@ -108,7 +117,7 @@ class RowWriter:
         if first is None and not blocks.partitions:
             return  # which partition this was is not known here: the driver moves it
         given = chain([first] if first else [], incoming)
-        with translated(self.target), pooled(self.dsn, careful=self.careful) as connection:
+        with translate_errors(self.target), pooled(self.dsn, careful=self.careful) as connection:
 
             def rows() -> None:
                 report.rows = self.ingest(connection, given, blocks.letters)
@@ -118,13 +127,13 @@ class RowWriter:
                 check_claim(connection, self.claim)
                 move(connection, self.claim, blocks.ranges)
 
-            report.commit = committed(connection, self.delivery, self.batch, rows, ledger)
+            report.commit = commit_in_order(connection, self.delivery, self.batch, rows, ledger)
 
     def stage(self, blocks: Blocks, report: TaskReport) -> None:
         """A task of the strategy `staged`: its rows go to the staging table under a name of this
         attempt, of which the driver hears only if the attempt succeeds."""
         report.attempt = uuid.uuid4().hex
-        with translated(self.target), pooled(self.dsn, careful=self.careful) as connection:
+        with translate_errors(self.target), pooled(self.dsn, careful=self.careful) as connection:
             report.rows = self.marked().ingest(connection, blocks, blocks.letters, report.attempt)
             if blocks.letters:
                 check_claim(connection, self.claim)
@@ -142,7 +151,7 @@ class RowWriter:
         letters: list[Letter],
         attempt: str | None = None,
     ) -> int:
-        """COPY all blocks; if this is careful, rows that are refused become letters."""
+        """COPY all blocks; if this is careful, rows that are refused become dead letters."""
         watched = self._watched(incoming)
         if not self.careful:
             sent = (self._sent(block.rows, attempt) for block in watched)

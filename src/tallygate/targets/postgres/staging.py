@@ -2,7 +2,7 @@
 
 It is unlogged: PostgreSQL empties it after a crash, and a failed or repeated task leaves rows in
 it. So only rows of attempts that the driver heard of count, and they must be as many as those tasks
-reported, or the batch is planned anew.
+reported, or the batch is planned again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from tallygate.errors import TargetError
 from tallygate.postgres.arrow import Connected, is_refusal
 from tallygate.postgres.tables import SCHEMA
 from tallygate.quoting import double_quoted
-from tallygate.targets.base import Retry
+from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.postgres.rows import refused_row, savepoint
 from tallygate.targets.postgres.table import Column, TableName
 
@@ -97,7 +97,7 @@ class Staging:
             listed,
         )[0]
         if counted[0] != expected:
-            raise Retry(f"{expected} rows were staged and {counted[0]} are there")
+            raise UnknownOutcomeError(f"{expected} rows were staged and {counted[0]} are there")
         if self.mode == "replace":
             connection.rows(f"DELETE FROM {self.table.quoted}")
         if not careful:

@@ -152,7 +152,7 @@ def ensure_table(
     """Make the table, or check the one that is there; return the columns as they are to be sent."""
     missing = [name for name in key if name not in {column.name for column in columns}]
     if missing:
-        raise TargetError(f"the key {missing[0]!r} is no column of what the pipeline gives.")
+        raise TargetError(f"the key {missing[0]!r} is not a column of the pipeline's rows.")
     with connection.transaction():
         there = _columns_there(connection, table)
         if there:

@@ -20,34 +20,34 @@ from tallygate.quoting import backticked
 from tallygate.spec import Postgres
 from tallygate.targets.base import (
     RefusedRowsError,
-    Retry,
     RowShape,
     Target,
     Traits,
+    UnknownOutcomeError,
     WriteBatch,
     Written,
     check_key,
 )
 from tallygate.targets.postgres.nested import to_json
-from tallygate.targets.postgres.rows import said_by, translated
+from tallygate.targets.postgres.rows import said_by, translate_errors
 from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table
 from tallygate.targets.postgres.write import BatchWriter
-from tallygate.targets.task_report import telling
+from tallygate.targets.task_report import report_step_errors
 
 __all__ = ["PostgresTarget"]
 
 
 @dataclass(frozen=True)
 class _LetterTable:
-    """Keeps unfit records as they are found. The letters count once their batch is in the ledger,
-    so a batch that is never committed leaves none that a reader sees."""
+    """Keeps unfit records as they are found. They count as dead letters once their batch is in the
+    ledger, so a batch that is never committed leaves none that a reader sees."""
 
     dsn: str
     claim: Claim
 
     def keep(self, letters: list[Letter]) -> None:
-        with telling(is_lost), pooled(self.dsn) as connection:
+        with report_step_errors(is_lost), pooled(self.dsn) as connection:
             ledger_tables.check_claim(connection, self.claim)
             ledger_tables.keep_letters(connection, self.claim, letters)
             connection.commit()
@@ -129,7 +129,7 @@ class PostgresTarget(Target):
         if self._writer is None or self._writer.claim != claim:
             raise LedgerError("the claim is of another run than the one that took over here")
         try:
-            with translated(str(self._table)):
+            with translate_errors(str(self._table)):
                 return self._writer.write(batch)
         except RefusedRowsError as refusal:
             raise self._refused(self._writer, refusal) from refusal
@@ -140,7 +140,7 @@ class PostgresTarget(Target):
             said = said_by(refusal)
             return TargetError(f"PostgreSQL refuses the batch for {self._table}: {said}.")
         self._writer = replace(writer, careful=True)
-        return Retry(str(refusal))
+        return UnknownOutcomeError(str(refusal))
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         with self._connection() as connection:
@@ -186,5 +186,5 @@ class PostgresTarget(Target):
     def _connection(self) -> Iterator[Connected]:
         """The driver's own, for the ledger. One that broke while it was idle is opened again."""
         where = str(self._table or self._spec.table)
-        with translated(where), pooled(self._dsn, careful=True) as connection:
+        with translate_errors(where), pooled(self._dsn, careful=True) as connection:
             yield connection

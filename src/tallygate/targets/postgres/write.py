@@ -9,7 +9,8 @@
               ledger in one transaction.
 
 **An unanswered commit is neither done nor failed.** Nothing here repeats a write by itself: when a
-store does not answer, `Retry` is raised, and the batch is planned again from what the ledger says.
+store does not answer, `UnknownOutcomeError` is raised, and the batch is planned again from what the
+ledger says.
 """
 
 import time
@@ -28,7 +29,7 @@ from tallygate.postgres.ledger_tables import BatchRecord, check_claim, keep_lett
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.tables import SCHEMA
 from tallygate.targets.base import WriteBatch, Written
-from tallygate.targets.postgres.rows import RowWriter, committed
+from tallygate.targets.postgres.rows import RowWriter, commit_in_order
 from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column
 from tallygate.targets.task_report import slowest, unmoved
@@ -101,7 +102,7 @@ class BatchWriter:
                 self._record(connection, batch, "driver", rows, seconds)
 
             try:
-                commit = committed(connection, self.delivery, batch.id, save, ledger)
+                commit = commit_in_order(connection, self.delivery, batch.id, save, ledger)
             except Exception as error:
                 raise blocks.failure or error from None
         write = _since(started) - read - commit
@@ -165,7 +166,7 @@ class BatchWriter:
                 self._record(connection, batch, "staged", rows, seconds)
 
             started = time.perf_counter()
-            commit = committed(connection, self.delivery, batch.id, merge, ledger)
+            commit = commit_in_order(connection, self.delivery, batch.id, merge, ledger)
         seconds["write"] += _since(started) - commit
         return Written("staged", rows, {**seconds, "commit": commit})
 

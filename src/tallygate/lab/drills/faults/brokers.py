@@ -113,8 +113,8 @@ def leader_kill(scene: Scene) -> tuple[Control, ...]:
 
 @DRILLS.add(
     "controller-kill",
-    """The active controller is killed, and the leader of a partition right after it, so that nobody
-    can elect a new leader until there is a new controller. Nothing acknowledged is lost, nothing
+    """The active controller is killed, and the leader of a partition right after it, so that no
+    new leader can be elected until there is a new controller. Nothing acknowledged is lost, nothing
     is there twice, and the pipeline goes on by itself.""",
 )
 def controller_kill(scene: Scene) -> tuple[Control, ...]:

@@ -44,7 +44,7 @@ def clock_jump(scene: Scene) -> tuple[Control, ...]:
         Control(
             "windows by event time",
             "Counts by window with a watermark, in plain Spark: what the watermark has passed is "
-            "dropped, and nobody is told.",
+            "dropped, without a word.",
             "lose",
             everything,
             everything - counted,

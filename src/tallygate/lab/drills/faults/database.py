@@ -1,7 +1,7 @@
 """Drills on PostgreSQL: it dies, the connection is cut at the worst moment, the network is bad.
 
 The worst moment is the commit: the server has it, and the answer is lost. An unanswered commit is
-neither done nor failed, and whoever just tries again writes twice: this is the control.
+neither done nor failed, and a program that just tries again writes twice: this is the control.
 """
 
 import time
@@ -87,8 +87,8 @@ def commit_cut(scene: Scene) -> tuple[Control, ...]:
 
 @DRILLS.add(
     "database-kill",
-    """PostgreSQL is killed at the moment when it has committed a batch and nobody was told, and
-    started again. Rows and ledger are both there or both not; nothing is lost or repeated.""",
+    """PostgreSQL is killed at the moment when it has committed a batch and before it answers,
+    and started again. Rows and ledger are both there or both not; nothing is lost or repeated.""",
 )
 def database_kill(scene: Scene) -> tuple[Control, ...]:
     between = Between(scene)

@@ -1,7 +1,7 @@
 """Drills on the program that drives a pipeline: it dies, there are two of it, its checkpoint is
-gone, old, or somebody else's.
+gone, old, or another pipeline's.
 
-The control is the job that everybody writes, Spark's `foreachBatch` with JDBC: killed once between
+The control is the usual job, Spark's `foreachBatch` with JDBC: killed once between
 writing a batch and Spark's note that it is done, or given the same checkpoint.
 """
 

@@ -1,7 +1,7 @@
 """Drills on the network of Kafka: between clients and brokers, and among brokers.
 
-Each broker stands behind a proxy. Who calls is told by the first request of a connection, which
-carries the caller's name: brokers that replicate call themselves `broker-N-fetcher-M`.
+Each broker stands behind a proxy. A proxy knows the caller by the first request of a connection,
+which carries the caller's name: brokers that replicate call themselves `broker-N-fetcher-M`.
 """
 
 import time

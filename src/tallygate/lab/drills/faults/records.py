@@ -171,7 +171,7 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
     scene.start(pipeline, plain)
     scene.wait_committed(400)
     with scene.fault(
-        "the pipeline is down, retention removes what it has not read", "told to go on"
+        "the pipeline is down, retention removes what it has not read", "it may go on"
     ):
         pipeline.stop()
         plain.stop()
@@ -209,8 +209,8 @@ def retention_overtakes(scene: Scene) -> tuple[Control, ...]:
 
 def _retire(scene: Scene, held: dict[int, int]) -> dict[int, tuple[int, int]]:
     """Remove what is there now, as retention does; returns for each partition what is lost."""
-    places = [(scene.topic, number) for number in held]
-    ends = list_offsets(places, OffsetSpec.latest(), scene.connection)  # type: ignore[no-untyped-call]
+    partitions = [(scene.topic, number) for number in held]
+    ends = list_offsets(partitions, OffsetSpec.latest(), scene.connection)  # type: ignore[no-untyped-call]
     cut = [TopicPartition(topic, number, offset) for (topic, number), offset in ends.items()]
     admin = clients.admin(scene.connection)
     for future in admin.delete_records(cut).values():
@@ -227,7 +227,7 @@ def _forgive(scene: Scene, removed: int) -> None:
 
 @DRILLS.add(
     "topic-recreated",
-    """The topic is removed and made anew under the same name. Its offsets mean other records now:
+    """The topic is deleted and recreated under the same name. Its offsets mean other records now:
     the pipeline refuses to go on, and says so. Nothing of the new topic is taken for the old.""",
 )
 def topic_recreated(scene: Scene) -> tuple[Control, ...]:
@@ -239,7 +239,7 @@ def topic_recreated(scene: Scene) -> tuple[Control, ...]:
     scene.wait_plain()
     before = scene.rows()
     scene.audited()
-    with scene.fault("the topic is made anew", "the pipeline is told to start"):
+    with scene.fault("the topic is recreated", "the pipeline starts"):
         pipeline.stop()
         plain.stop()
         scene.topics.delete([scene.topic])
@@ -252,7 +252,7 @@ def topic_recreated(scene: Scene) -> tuple[Control, ...]:
         refused.start()
         wait_until(lambda: refused.is_left_alone, 120, "the pipeline did not stop")
         scene.event("note", f"refused: {refused.last_words.strip().splitlines()[-1]}")
-    if "deleted and made anew" not in refused.last_words:
+    if "deleted and recreated" not in refused.last_words:
         scene.wrong.append("the error does not say that the topic is another one")
     if scene.rows() != before:
         scene.wrong.append("records of the new topic are in the table")

@@ -7,13 +7,13 @@ colour alone: each has its own stroke and its name at its end.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tallygate.lab.drills.outcome import Event, Sample
+from tallygate.lab.drills.outcome import Event, ProgressSample
 from tallygate.lab.drills.report.flags import LETTER, Flag, place_flags
-from tallygate.lab.drills.report.intervals import Interval, fault_intervals
 from tallygate.lab.drills.report.markup import count, seconds, text
 
-__all__ = ["timeline"]
+__all__ = ["Interval", "fault_intervals", "timeline"]
 
 WIDTH, LEFT, RIGHT = 880.0, 68.0, 200.0
 ROW, LINES, GAP, LAG, FOOT = 16.0, 190.0, 26.0, 62.0, 40.0
@@ -30,7 +30,34 @@ _MARKS = {
 _NAMES = ("produced", "acknowledged", "committed")
 
 
-def timeline(name: str, samples: Sequence[Sample], events: Sequence[Event], key: str) -> str:
+@dataclass(frozen=True)
+class Interval:
+    """When a drill's fault was there, in seconds since the drill began."""
+
+    since: float
+    until: float
+    healed: bool
+    """Whether a heal ended it; else it lasted until the end."""
+
+
+def fault_intervals(events: Sequence[Event], end: float) -> list[Interval]:
+    """The intervals in order; a fault within a fault begins no other one."""
+    found: list[Interval] = []
+    since: float | None = None
+    for event in sorted(events, key=lambda event: event.at):
+        if event.kind == "fault" and since is None:
+            since = event.at
+        elif event.kind == "heal" and since is not None:
+            found.append(Interval(since, event.at, healed=True))
+            since = None
+    if since is not None:
+        found.append(Interval(since, max(end, since), healed=False))
+    return found
+
+
+def timeline(
+    name: str, samples: Sequence[ProgressSample], events: Sequence[Event], key: str
+) -> str:
     """The chart of a drill with at least one sample; `key` makes its ids unique on the page."""
     last = max([samples[-1].at, 1.0, *(event.at for event in events)])
 
@@ -66,11 +93,11 @@ def timeline(name: str, samples: Sequence[Sample], events: Sequence[Event], key:
     )
 
 
-def _lag(sample: Sample) -> int:
+def _lag(sample: ProgressSample) -> int:
     return max(sample.produced - sample.committed, 0)
 
 
-def _thinned(samples: Sequence[Sample]) -> list[Sample]:
+def _thinned(samples: Sequence[ProgressSample]) -> list[ProgressSample]:
     """No more points than can be seen, with the last one and the worst lag among them."""
     stride = math.ceil(len(samples) / MOST_POINTS)
     worst = max(range(len(samples)), key=lambda index: _lag(samples[index]))
@@ -78,7 +105,7 @@ def _thinned(samples: Sequence[Sample]) -> list[Sample]:
     return [samples[index] for index in sorted(kept)]
 
 
-def _described(samples: Sequence[Sample], intervals: Sequence[Interval]) -> str:
+def _described(samples: Sequence[ProgressSample], intervals: Sequence[Interval]) -> str:
     end = samples[-1]
     said = (
         f"After {seconds(end.at)} {count(end.produced)} records were produced,"
@@ -168,7 +195,7 @@ def _flag(flag: Flag, top: float, floor: float) -> str:
 
 
 def _lines(
-    drawn: Sequence[Sample], points: Sequence[float], most: int, top: float, floor: float
+    drawn: Sequence[ProgressSample], points: Sequence[float], most: int, top: float, floor: float
 ) -> list[str]:
     """The three lines, each with its name and last value at its end."""
     parts, ends = [], []

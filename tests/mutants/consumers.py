@@ -1,0 +1,31 @@
+"""Breakages of the Python consumer."""
+
+from mutants.mutant import Mutant
+
+__all__ = ["CONSUMERS"]
+
+CONSUMERS = (
+    Mutant(
+        guarantee="A consumer's offset in PostgreSQL moves only from where it knows it to be.",
+        file="consumer/into_postgres.py",
+        old='AND partition = %s AND next_offset = %s",\n',
+        new='AND partition = %s AND next_offset >= %s - 1000000",\n',
+        tests="consumer/test_outages.py -k overlap",
+    ),
+    Mutant(
+        guarantee="A consumer takes no record of a partition that it does not own any more.",
+        file="consumer/loop.py",
+        old="return partition in self._owned and self._terms"
+        ".get(partition) == terms.get(partition)",
+        new="return True",
+        tests="consumer/test_going_back.py consumer/test_run.py -k 'back or rebalance'",
+    ),
+    Mutant(
+        guarantee="An operation counts once.",
+        file="consumer/into_postgres.py",
+        old="                    if fresh[at]:\n",
+        new="                    if True:\n",
+        tests="consumer/test_dedup.py -k counts_once",
+    ),
+)
+"""The same promises, of the Python consumer."""

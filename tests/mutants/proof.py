@@ -1,0 +1,58 @@
+"""Breakages of the audit: it would call valid what it did not check, or what is wrong."""
+
+from mutants.mutant import Mutant
+
+__all__ = ["PROOF"]
+
+PROOF = (
+    Mutant(
+        guarantee="Unknown is never valid.",
+        file="auditing/verdict.py",
+        old="        if self.unknown:\n",
+        new="        if False:\n",
+        tests="audit/test_verdict.py",
+    ),
+    Mutant(
+        guarantee="A check of nothing is unknown.",
+        file="auditing/verdict.py",
+        old="default=Verdict.UNKNOWN)",
+        new="default=Verdict.VALID)",
+        tests="audit/test_verdict.py",
+    ),
+    Mutant(
+        guarantee="The content of each column counts.",
+        file="auditing/digest_sums.py",
+        old='for name in ("_offset", *self.content)])',
+        new='for name in ("_offset",)])',
+        tests="audit/test_digest_sums.py",
+    ),
+    Mutant(
+        guarantee="Rows of records that the ledger does not claim are found.",
+        file="auditing/digest_sums.py",
+        old="        sums.outside += block.num_rows - named\n",
+        new="",
+        tests="audit/test_digest_sums.py",
+    ),
+    Mutant(
+        guarantee="A row that is there too often is a duplicate.",
+        file="auditing/comparing.py",
+        old='        .when(there > wanted, "duplicate")\n',
+        new="",
+        tests="audit/test_audit.py -k planted",
+    ),
+    Mutant(
+        guarantee="A gap in the ledger's history is found.",
+        file="auditing/history.py",
+        old="            if each.start > here:\n",
+        new="            if False:\n",
+        tests="audit/test_history.py",
+    ),
+    Mutant(
+        guarantee="A null has a number that no value has.",
+        file="auditing/hashing.py",
+        old="        if column.null_count:\n",
+        new="        if False:\n",
+        tests="audit/test_hashing.py",
+    ),
+)
+"""Invariant 7."""

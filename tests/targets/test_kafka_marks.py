@@ -1,0 +1,31 @@
+"""What a pipeline writes with the offsets of its groups, and the names that it goes by in Kafka."""
+
+from tallygate.core.ledger import Run
+from tallygate.targets.kafka.groups import LOST_KEPT
+from tallygate.targets.kafka.ledger import Mark, Names
+
+
+def test_a_mark_is_read_as_it_was_written_and_as_other_versions_write_it() -> None:
+    mark = Mark(run=Run.mine(3), lanes=2, topic_id="t", checkpoint_id="c", first=5, lost=((1, 2),))
+    assert Mark.read(mark.text()) == mark
+    before = '{"epoch":3,"host":"h","pid":1,"started":"s","lanes":0,"lost":[[1,2]],"first":5}'
+    run = Run(epoch=3, host="h", pid=1, started="s")
+    assert Mark.read(before) == Mark(run=run, first=5, lost=((1, 2),))
+    assert Mark.read('{"epoch":3,"later":true}').run.epoch == 3
+    for other in (None, "", "no JSON", "[1]", '"text"', "7"):
+        assert Mark.read(other) == Mark()
+
+
+def test_the_marks_of_a_group_are_small_enough_for_kafka() -> None:
+    """It takes 4096 bytes with an offset, and a long history is cut."""
+    lost = tuple((10**15 + 2 * at, 10**15 + 2 * at + 1) for at in range(LOST_KEPT))
+    run = Run(epoch=10**6, host="h" * 255, pid=2**22, started="2026-01-01", id=2**62)
+    mark = Mark(run=run, lanes=200, topic_id="i" * 36, checkpoint_id="i" * 36, first=1, lost=lost)
+    assert len(mark.text()) < 2048
+
+
+def test_the_ids_of_transactions_are_the_partitions() -> None:
+    names = Names("p")
+    assert names.partition_id(("t", 1)) == "tallygate.p/t/1"
+    assert names.letters_id(("t", 1)) == "tallygate.p/letters/t/1"
+    assert names.lane_id(1) == names.lane_group(1) == "tallygate.p/lane-1"
