@@ -19,6 +19,8 @@ from tallygate.core.blocks import BlockPlan, decoded
 from tallygate.core.ledger import Claim, LedgerState
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range, remaining
+from tallygate.core.start import refuse_other_target
+from tallygate.core.start_facts import RowsNature, StartPolicy
 from tallygate.errors import UnreachableError
 from tallygate.failpoints import reach
 from tallygate.targets.base import BatchInput, RowShape, Target, WriteBatch, Written
@@ -201,13 +203,30 @@ class Run:
     store: Store
     given: Make = BlockInput
     """Makes the input of a batch, which may be one that misbehaves."""
+    accepts: bool = False
+    """Whether another target is accepted."""
     target: Target = field(init=False)
     claim: Claim = field(init=False)
 
     def __post_init__(self) -> None:
         self.target = self.store.target()
         self.target.open(self.store.shape)
+        self._check_target()
         self.claim = self.target.take_over(self.store.shape, "checkpoint")
+
+    def _check_target(self) -> None:
+        """What the engine asks first."""
+        policy = StartPolicy(
+            pipeline=self.store.pipeline,
+            target=self.target.name,
+            cure="",
+            target_id=self.target.identity(),
+            accept_new_target=self.accepts,
+        )
+        ledger = self.target.ledger() or LedgerState()
+        refusal = refuse_other_target(ledger, RowsNature(), policy)
+        if refusal is not None:
+            raise refusal.exception()
 
     def bring(self, batches: Iterable[Batch]) -> list[Written | None]:
         return [bring(self, each) for each in batches]

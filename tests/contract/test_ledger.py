@@ -8,9 +8,9 @@ from contract.conftest import Make
 from contract.harness import Run, settled
 from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC
 from contract.ways import Way, ways
-from tallygate.core.ledger import LedgerState, Lose, Remember
+from tallygate.core.ledger import LedgerState, Lose, Remember, Retarget
 from tallygate.core.offsets import MovedError, Range
-from tallygate.errors import TallygateError, UnreachableError
+from tallygate.errors import LedgerError, UnreachableError
 
 
 def _ledger(run: Run) -> LedgerState:
@@ -100,9 +100,39 @@ def test_a_ledger_is_not_taken_for_that_of_another_place(way: Way, make: Make) -
     moved = make(way, pipeline="p", place="p_elsewhere")
     try:
         Run(moved).bring(BATCHES)
-    except TallygateError:
+    except LedgerError as refused:
+        assert "of another" in str(refused)
         return
     assert settled(moved).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.kind in ("postgres", "kafka")))
+def test_another_target_that_is_accepted_holds_what_comes_next(way: Way, make: Make) -> None:
+    """And the ledger keeps that what came before is not in it, however often it is said."""
+    Run(make(way, pipeline="p")).bring(BATCHES[:2])
+    moved = make(way, pipeline="p", place="p_elsewhere")
+    run = Run(moved, accepts=True)
+    run.bring(BATCHES[:2])
+    for _ in range(2):
+        target = run.target.identity()
+        assert target is not None
+        run.target.amend(run.claim, Retarget(target))
+        assert _ledger(run).target == target
+    run.bring(BATCHES)
+    seen = Run(moved).store.seen()
+    assert seen.state.positions == LAST
+    assert {each.range for each in seen.state.lost} == {
+        Range(TOPIC, p, first, LAST[TOPIC, p] - 10) for p, first in FIRST.items()
+    }
+    assert not seen.missing | seen.repeated | seen.beyond
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.kind in ("postgres", "kafka")))
+def test_the_twin_that_does_not_look_leaves_out_what_came_before(way: Way, make: Make) -> None:
+    Run(make(way, pipeline="p")).bring(BATCHES[:2])
+    moved = make(way, pipeline="p", place="p_elsewhere")
+    Run(moved, accepts=True).bring(BATCHES)
+    assert moved.seen().missing
 
 
 @pytest.mark.parametrize("way", ways())

@@ -383,6 +383,47 @@ table.row(
 )
 
 
+table.about = "the target is another"
+INTO_9 = replace(TO_TABLE, target_id="9")
+ACCEPTS_9 = replace(INTO_9, accept_new_target=True)
+OF_8 = ledger(target="8")
+ANOTHER = Refused(LedgerError, "of another table t, or of one that was dropped and made again")
+
+table.row("the same one", Resume(), ledger=ledger(target="9"), policy=INTO_9)
+table.row("of a ledger that does not say", Resume(), policy=INTO_9)
+table.row("of a target that holds its ledger", Resume(), ledger=OF_8)
+table.row("it is refused", ANOTHER, ledger=OF_8, policy=INTO_9)
+table.row(
+    "it is refused with the way on",
+    Refused(LedgerError, r"with --accept-new-target \(in Python: accept_new_target=True\)"),
+    ledger=OF_8,
+    policy=INTO_9,
+)
+table.row("it is accepted", Resume(retarget="9"), ledger=OF_8, policy=ACCEPTS_9)
+table.row(
+    "it is accepted without the checkpoint",
+    seeded(retarget="9", set_aside=False),
+    ledger=OF_8,
+    checkpoint=NO_CHECKPOINT,
+    policy=ACCEPTS_9,
+)
+for anchored in (COUNTS, WINDOWS, FILES):
+    table.row(
+        f"{NAMES[anchored]} cannot begin in the middle",
+        Refused(LedgerError, "Set the sink back, or rebuild with `tallygate rebuild`.$"),
+        ledger=OF_8,
+        nature=anchored,
+        policy=ACCEPTS_9,
+    )
+table.row(
+    "before anything is read it does not matter",
+    Resume(),
+    ledger=LedgerState(target="8"),
+    checkpoint=NO_CHECKPOINT,
+    policy=INTO_9,
+)
+
+
 @pytest.mark.parametrize(("start", "expected"), table.rows)
 def test_a_start(start: Start, expected: Resume | Seed | Refused) -> None:
     check(start, expected)

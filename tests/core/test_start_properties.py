@@ -26,7 +26,7 @@ from tallygate.core.start_facts import (
 
 WAY_OUT = re.compile(
     "[Bb]ring the (checkpoint|ledger) back|[Rr]estore them, or|start a pipeline of another name|"
-    "Set it back|[Rr]emove the checkpoint",
+    "Set it back|Set the sink back|[Rr]emove the checkpoint",
     re.IGNORECASE,
 )
 

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
+from tallygate.auditing.verdict import Verdict
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
 from tallygate.engine.progress import Progress
@@ -17,6 +19,7 @@ from tallygate.engine.status import request_stop
 from tallygate.errors import (
     FencedError,
     InputError,
+    LedgerError,
     LostRangeError,
     QueryError,
     TargetError,
@@ -295,9 +298,7 @@ def test_partitions_added_while_running(flow: Flow) -> None:
     flow.check()
 
 
-def test_a_table_that_was_dropped_is_made_again_and_one_that_was_altered_is_refused(
-    flow: Flow,
-) -> None:
+def test_a_table_that_was_altered_is_refused(flow: Flow) -> None:
     flow.send(30)
     flow.run()
     flow.execute("ALTER TABLE {table} DROP COLUMN account")
@@ -306,10 +307,53 @@ def test_a_table_that_was_dropped_is_made_again_and_one_that_was_altered_is_refu
         flow.run()
     assert "'id' is text there and bigint here (bigint)" in str(caught.value)
     assert "it has no column 'account' (text)" in str(caught.value)
+
+
+def test_a_table_that_was_dropped_is_not_gone_on_with_unless_it_is_accepted(flow: Flow) -> None:
+    flow.send(30)
+    flow.run()
     flow.execute("DROP TABLE {table}")
     flow.send(10)
+    with pytest.raises(LedgerError, match="dropped and made again.*--accept-new-target"):
+        flow.run()
+    assert flow.rows() == []
+    notes = flow.run(accept_new_target=True)
+    assert "what came before is in another target, and the ledger keeps that" in notes
+    assert flow.rows() == list(range(30, 40))
+    found = audited(flow)
+    assert (found.verdict, found.rows) == (Verdict.VALID, 10)
+    assert found.lost == 30
     flow.run()
-    assert flow.rows() == list(range(30, 40)), "what was dropped with the table stays dropped"
+
+
+def test_a_table_of_another_name_is_not_gone_on_with(flow: Flow) -> None:
+    flow.send(30)
+    flow.run()
+    with pytest.raises(LedgerError, match="of another table .*elsewhere"):
+        flow.run(sink=Postgres(f"{flow.name}_elsewhere"))
+    flow.execute("ALTER TABLE {table} RENAME TO renamed_away")
+    with pytest.raises(LedgerError, match="dropped and made again"):
+        flow.run()
+    flow.execute("DROP TABLE {table}")
+    flow.execute('ALTER TABLE public.renamed_away RENAME TO "' + flow.name + '"')
+    flow.send(10)
+    flow.run()
+    flow.check()
+
+
+def test_another_topic_is_not_gone_on_with_unless_it_is_accepted(flow: Flow) -> None:
+    first, second = (f"{flow.name}-{which}" for which in ("first", "second"))
+    for topic in (first, second):
+        flow.topics.create(topic, partitions=1)
+    flow.send(30)
+    flow.run(sink=KafkaSink(first))
+    flow.send(10)
+    with pytest.raises(LedgerError, match=f"of another topic {second}.*--accept-new-target"):
+        flow.run(sink=KafkaSink(second))
+    flow.run(sink=KafkaSink(second), accept_new_target=True)
+    assert len(records_in(second, flow.stack.cluster.connection)) == 10
+    found = audited(flow, sink=KafkaSink(second))
+    assert (found.verdict, found.rows) == (Verdict.VALID, 10)
 
 
 def test_a_table_dropped_in_mid_run(flow: Flow) -> None:

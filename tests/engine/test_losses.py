@@ -2,6 +2,7 @@
 
 import pytest
 
+from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, Postgres
 from tallygate.engine.rebuild import rebuild
@@ -67,5 +68,8 @@ def test_a_partition_that_is_added_and_loses_its_first_records(flow: Flow) -> No
     flow.topics.alter(flow.name, partitions=4)
     flow.send(20, partition=3)
     flow.retire(3, 5)
-    with pytest.raises(LostRangeError, match=r"/3 is new to pipeline .* records before 5"):
-        flow.run(accept_loss=True)
+    with pytest.raises(LostRangeError, match=r"/3 \[0, 5\) \(5 records\).*--accept-loss"):
+        flow.run()
+    flow.run(accept_loss=True)
+    assert flow.rows() == [each for each in range(50) if each not in range(30, 35)]
+    assert audited(flow).lost == 5

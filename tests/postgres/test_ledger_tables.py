@@ -44,7 +44,7 @@ def _begin(dsn: str, pipeline: str) -> Claim:
         epoch = ledger_tables.take_over(
             PlainConnection(session),
             Claim(pipeline, run),
-            {**about, "checkpoint": "/c", "version": "0"},
+            {**about, "checkpoint": "/c", "version": "0", "target_id": "1"},
         )
     return Claim(pipeline, replace(run, epoch=epoch))
 

@@ -1,8 +1,7 @@
 """What a pipeline writes with the offsets of its groups, and the names that it goes by in Kafka."""
 
 from tallygate.core.ledger import Run
-from tallygate.targets.kafka.groups import LOST_KEPT
-from tallygate.targets.kafka.ledger import Mark, Names
+from tallygate.targets.kafka.ledger import LOST_KEPT, Mark, Names
 
 
 def test_a_mark_is_read_as_it_was_written_and_as_other_versions_write_it() -> None:

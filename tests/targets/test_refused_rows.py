@@ -13,7 +13,13 @@ from tallygate.postgres.tables import upgrade
 
 
 def _taken_over(flow: Flow) -> Claim:
-    about = {"target": "t", "delivery": "exactly-once", "checkpoint": "c", "version": "0"}
+    about = {
+        "target": "t",
+        "delivery": "exactly-once",
+        "checkpoint": "c",
+        "version": "0",
+        "target_id": "1",
+    }
     claim = Claim(flow.name, Run.mine(0))
     with connect(flow.stack.dsn, autocommit=True) as session:
         upgrade(session)

@@ -1,7 +1,9 @@
 """What the PostgreSQL sink takes, makes, checks and refuses."""
 
+from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import DataFrame
 
@@ -160,6 +162,36 @@ def test_an_existing_table_of_wider_types_is_taken_and_others_are_listed(flow: F
         "'must' is NOT NULL there and not given here",
     ):
         assert part in str(caught.value)
+
+
+NOT_AS_LASTING = {
+    "UNLOGGED TABLE {table} (id bigint, account text)": r"is unlogged: PostgreSQL empties it after",
+    "TABLE {table} (id bigint, account text) PARTITION BY RANGE (id); CREATE UNLOGGED TABLE "
+    "{part} PARTITION OF {table} DEFAULT": r"has the part .*_part, which is unlogged.*_part SET",
+    "FOREIGN TABLE {table} (id bigint, account text) SERVER elsewhere": "is a foreign table",
+    "VIEW {table} AS SELECT 1::bigint AS id, '' AS account": "is a view: name an ordinary table",
+}
+
+
+@pytest.mark.parametrize("made", NOT_AS_LASTING)
+def test_a_table_that_keeps_its_rows_less_long_than_the_ledger_is_refused(
+    flow: Flow, made: str
+) -> None:
+    table, part = f'public."{flow.name}"', f'public."{flow.name}_part"'
+    with psycopg.connect(flow.stack.dsn, autocommit=True) as connection:
+        with suppress(psycopg.errors.DuplicateObject):
+            connection.execute(b"CREATE FOREIGN DATA WRAPPER nowhere")
+            connection.execute(b"CREATE SERVER elsewhere FOREIGN DATA WRAPPER nowhere")
+        for statement in f"CREATE {made}".format(table=table, part=part).split("; "):
+            connection.execute(statement.encode())
+        flow.send(10)
+        with pytest.raises(TargetError, match=NOT_AS_LASTING[made]):
+            flow.run(sink=Postgres(flow.name, coordinates=False))
+        if "UNLOGGED" in made:
+            lasting = part if "PARTITION" in made else table
+            connection.execute(f"ALTER TABLE {lasting} SET LOGGED".encode())
+            flow.run(sink=Postgres(flow.name, coordinates=False))
+            flow.check()
 
 
 def test_a_replaced_table_holds_the_newest_result(flow: Flow) -> None:

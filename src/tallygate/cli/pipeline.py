@@ -76,6 +76,13 @@ def run(
         bool,
         typer.Option("--accept-loss", help="Go on past records that retention has removed."),
     ] = False,
+    accept_new_target: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-target",
+            help="Go on into another table or topic than before, without what came before.",
+        ),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="An object for each batch.")] = False,
     *,
     settings: "Settings",
@@ -91,6 +98,7 @@ def run(
             settings=settings,
             spark=spark,
             accept_loss=accept_loss,
+            accept_new_target=accept_new_target,
             on_progress=on_progress,
             note=note,
         )

@@ -21,6 +21,7 @@ from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.errors import FencedError
 
 __all__ = [
+    "IN_ANOTHER",
     "Claim",
     "LedgerChange",
     "LedgerEntry",
@@ -28,12 +29,15 @@ __all__ = [
     "Lose",
     "Lost",
     "Remember",
+    "Retarget",
     "Run",
     "fenced",
     "now",
 ]
 
 RUN_BITS = 62
+IN_ANOTHER = "written to another target"
+"""Why what came before is not in the target that a pipeline goes on into."""
 
 
 def now() -> str:
@@ -102,6 +106,9 @@ class LedgerState:
     """The run that wrote last."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     checkpoint_id: str | None = None
+    target: str | None = None
+    """What the target is in its store, where the ledger is not a part of it: a table's number, a
+    topic's id. Another table of that name is another target."""
     lost: tuple[Lost, ...] = ()
     furthest: Mapping[TopicPartition, int] | None = None
     """Where a batch ends that some lanes of the target have and others have not."""
@@ -144,7 +151,22 @@ class Remember:
         return replace(state, checkpoint_id=self.checkpoint_id, topic_ids=ids)
 
 
-LedgerChange = Lose | Remember
+@dataclass(frozen=True)
+class Retarget:
+    """Go on into another target, and keep that what came before is not in it."""
+
+    target: str
+
+    def applied(self, state: LedgerState) -> LedgerState:
+        past = tuple(
+            Lost(Range(*partition, state.begun.get(partition, 0), until), IN_ANOTHER, now())
+            for partition, until in sorted(state.positions.items())
+            if until > state.begun.get(partition, 0)
+        )
+        return replace(state, target=self.target, lost=(*state.lost, *past))
+
+
+LedgerChange = Lose | Remember | Retarget
 """A change of the ledger that stands for no rows."""
 
 

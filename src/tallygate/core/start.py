@@ -30,6 +30,7 @@ __all__ = [
     "ADOPTED",
     "SHUFFLE_PARTITIONS",
     "decide_start",
+    "refuse_other_target",
     "refuse_other_topic",
     "refuse_source",
 ]
@@ -54,7 +55,8 @@ def decide_start(
             or Resume(adopt=_adopted(checkpoint, policy, past=checkpoint.committed))
         )
     refusal = (
-        refuse_source(ledger, source, nature, policy)
+        refuse_other_target(ledger, nature, policy)
+        or refuse_source(ledger, source, nature, policy)
         or _refuse_without_anchor(ledger, checkpoint, source, nature, policy)
         or _refuse_other_shuffle(checkpoint, nature, policy)
         or _refuse_unknown_partition(ledger, checkpoint, policy)
@@ -67,7 +69,7 @@ def decide_start(
         _begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
         and _is_readable(ledger, checkpoint, source, added)
     ):
-        return Resume(lost, _adopted(checkpoint, policy))
+        return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy))
     unrepeatable = _refuse_other_rows(ledger, checkpoint, nature, policy)
     if unrepeatable is not None:
         return unrepeatable
@@ -77,7 +79,37 @@ def decide_start(
         lost=lost,
         set_aside=checkpoint.is_begun,
         adopt=-1 if policy.adopts else None,
+        retarget=_retarget(ledger, policy),
     )
+
+
+def refuse_other_target(
+    ledger: LedgerState, nature: RowsNature, policy: StartPolicy
+) -> Refuse | None:
+    """A ledger belongs to one target. In another one, or in one that was made again, the rows from
+    before are missing."""
+    if _retarget(ledger, policy) is None:
+        return None
+    if policy.accept_new_target and not nature.anchored:
+        return None
+    cure = policy.cure
+    if not nature.anchored:
+        cure += (
+            ", or start with --accept-new-target (in Python: accept_new_target=True): it then "
+            "holds what comes next, and the ledger keeps that what came before is not in it"
+        )
+    return Refuse(
+        LedgerError,
+        f"the ledger of pipeline {policy.pipeline!r} is of another {policy.target}, or of one that "
+        "was dropped and made again: the rows from before are not in this one. Set the sink back, "
+        f"or {cure}.",
+    )
+
+
+def _retarget(ledger: LedgerState, policy: StartPolicy) -> str | None:
+    """The target, if the ledger is of another one."""
+    same = None in (ledger.target, policy.target_id) or ledger.target == policy.target_id
+    return None if same else policy.target_id
 
 
 def refuse_source(
@@ -158,18 +190,16 @@ def _refuse_loss(lost: Iterable[Range], nature: RowsNature, policy: StartPolicy)
 def _refuse_headless_partition(
     ledger: LedgerState, source: SourceState, nature: RowsNature, policy: StartPolicy
 ) -> Refuse | None:
-    """A topic that is new to the pipeline begins with what it still has, as any source does. Of a
-    topic that is read already nothing may be missing; and an anchored pipeline goes on as Spark
-    does, from 0."""
+    """A topic that is new to the pipeline begins with what it still has, as any source does; but an
+    anchored pipeline goes on as Spark does, from 0."""
     known = _topics(ledger)
     for (topic, number), at in sorted(_added(ledger, source).items()):
-        if topic in known or nature.anchored:
-            cure = "start a pipeline of another name" if topic in known else policy.cure
+        if topic not in known and nature.anchored:
             return Refuse(
                 LostRangeError,
                 f"partition {topic}/{number} is new to pipeline {policy.pipeline!r}, and retention "
                 f"has removed its records before {at}, which were to be read first. Restore them, "
-                f"or {cure}.",
+                f"or {policy.cure}.",
             )
     return None
 
@@ -301,16 +331,23 @@ def _topics(ledger: LedgerState) -> list[str]:
 
 
 def _lost(ledger: LedgerState, source: SourceState | None) -> tuple[Range, ...]:
-    """What is gone before it was read. Rows in lanes cannot be told apart, so where some lanes
-    have a batch and others have not, all of it is given up."""
+    """What is gone before it was read, also of partitions that were added to a topic that is read
+    already: they begin at 0. Rows in lanes cannot be told apart, so where some lanes have a batch
+    and others have not, all of it is given up."""
     if source is None:
         return ()
-    furthest = ledger.furthest or {}
-    return tuple(
+    furthest, known = ledger.furthest or {}, _topics(ledger)
+    headless = tuple(
+        Range(*partition, 0, first)
+        for partition, first in sorted(_added(ledger, source).items())
+        if partition[0] in known
+    )
+    overtaken = tuple(
         Range(*partition, at, max(source.earliest[partition], furthest.get(partition, at)))
         for partition, at in sorted(ledger.positions.items())
         if source.earliest.get(partition, 0) > at
     )
+    return overtaken + headless
 
 
 def _after(ledger: LedgerState, lost: tuple[Range, ...]) -> LedgerState:

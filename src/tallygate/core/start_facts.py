@@ -81,6 +81,9 @@ class StartPolicy:
     cure: str
     """How the pipeline is begun from the start."""
     accept_loss: bool = False
+    target_id: str | None = None
+    """What the target is in its store, where the ledger is not a part of it."""
+    accept_new_target: bool = False
     adopts: bool = False
     """Whether a checkpoint of batches that the ledger does not know may be taken over."""
     keeps_ledger: bool = True
@@ -96,6 +99,8 @@ class Resume:
     """Ranges to give up first."""
     adopt: int | None = None
     """The number to keep with the checkpoint as the last batch that the ledger need not know."""
+    retarget: str | None = None
+    """The target that the ledger is to be of from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,8 @@ class Seed:
     set_aside: bool
     """Whether there is an old checkpoint to set aside."""
     adopt: int | None
+    retarget: str | None = None
+    """The target that the ledger is to be of from here on."""
 
 
 @dataclass(frozen=True)

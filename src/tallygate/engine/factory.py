@@ -50,6 +50,7 @@ def target_of(
             sink, pipeline=name, delivery=delivery, dsn=dsn, timeout=settings.timeout
         )
     if isinstance(sink, KafkaSink):
+        _refuse_speculation(spark)
         if sink.bootstrap_servers is not None:
             target = connection_at(sink.bootstrap_servers, settings)
         else:
@@ -74,6 +75,16 @@ def target_of(
             sink, pipeline=name, delivery=delivery, spark=spark, settings=settings
         )
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
+
+
+def _refuse_speculation(spark: SparkSession) -> None:
+    """A second attempt of a task opens the producer of the first, which is then the one that is
+    fenced, though nothing was wrong with it: and so on with each attempt."""
+    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise ConfigError(
+            "spark.speculation starts tasks twice, and of two that write to a topic each fences "
+            "the other; set spark.speculation=false for this job."
+        )
 
 
 def source_connection(spec: PipelineSpec, settings: Settings) -> Connection | None:

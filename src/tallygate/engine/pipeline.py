@@ -123,6 +123,7 @@ class Pipeline(PipelineSpec):
         settings: Settings | None = None,
         spark: SparkSession | None = None,
         accept_loss: bool = False,
+        accept_new_target: bool = False,
         on_progress: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> Summary:
@@ -144,7 +145,11 @@ class Pipeline(PipelineSpec):
             checkpoint = Checkpoint(running, self.checkpoint_path(settings))
             alone = bool(self.static) and statics.wait_for_a_batch(checkpoint)
             trigger = {"once": True} if alone else self._trigger(until)
-            request = self.request(running, settings, trigger, accept_loss, listen, note)
+            request = replace(
+                self.request(running, settings, trigger, on_progress=listen, note=note),
+                accept_loss=accept_loss,
+                accept_new_target=accept_new_target,
+            )
             done = run_query(request, running, counts)
             late += done.late
             if not (alone and done.outcome == "done") and done.outcome != "refreshed":
@@ -156,7 +161,7 @@ class Pipeline(PipelineSpec):
         spark: SparkSession,
         settings: Settings,
         trigger: Mapping[str, str | bool],
-        accept_loss: bool = False,
+        *,
         on_progress: Callable[[Progress], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         static_settings: Settings | None = None,
@@ -189,7 +194,6 @@ class Pipeline(PipelineSpec):
             fetches=all(fetchable(each, connection) for each in self.streams.values()),
             small=getattr(self.sink, "driver_rows", RunRequest.small),
             limits=self.dead_letters,
-            accept_loss=accept_loss,
             on_progress=on_progress,
             note=note,
             ready=lambda: statics.check(Checkpoint(spark, path)),
@@ -290,13 +294,15 @@ def write_stream(
     trigger: Mapping[str, str | bool] | None = None,
     dead_letters: DeadLetters | None = None,
     accept_loss: bool = False,
+    accept_new_target: bool = False,
     settings: Settings | None = None,
 ) -> StreamingQuery:
     """Start writing any streaming frame over Kafka to a sink, and return the started query.
 
     This is what takes the place of `foreachBatch` in a job that exists; `trigger` is what
     `DataStreamWriter.trigger` takes, as `{"availableNow": True}`. `accept_loss` goes on past
-    records that retention has removed, and keeps the range in the ledger as lost.
+    records that retention has removed, and keeps the range in the ledger as lost;
+    `accept_new_target` goes on into another table or topic than before.
     """
     settings = settings or Settings.load()
     if not NAME.fullmatch(name):
@@ -334,6 +340,7 @@ def write_stream(
         instead=sink.instead,
         limits=dead_letters or DeadLetters(),
         accept_loss=accept_loss,
+        accept_new_target=accept_new_target,
         adopts=True,
         where="the frame",
     )

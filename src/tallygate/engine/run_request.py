@@ -37,6 +37,7 @@ class RunRequest:
     """Records up to which a batch is small, and Spark's reader quicker: it need not be planned."""
     limits: DeadLetters = field(default_factory=DeadLetters)
     accept_loss: bool = False
+    accept_new_target: bool = False
     on_progress: Callable[[Progress], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     ready: Callable[[], None] = lambda: None

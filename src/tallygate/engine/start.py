@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.core.ledger import Claim, LedgerState, Lose
+from tallygate.core.ledger import Claim, LedgerState, Lose, Retarget
 from tallygate.core.start import ADOPTED, SHUFFLE_PARTITIONS, decide_start, refuse_source
 from tallygate.core.start_facts import (
     CheckpointState,
@@ -193,6 +193,8 @@ def _policy(request: RunRequest) -> StartPolicy:
         target=request.target.name,
         cure=request.cure,
         accept_loss=request.accept_loss,
+        target_id=request.target.identity(),
+        accept_new_target=request.accept_new_target,
         adopts=request.adopts,
         keeps_ledger=request.target.traits.keeps_ledger,
         shuffle_partitions=request.shuffle_partitions,
@@ -218,6 +220,9 @@ def _carry_out(
     decision: Resume | Seed, request: RunRequest, claim: Claim, checkpoint: Checkpoint
 ) -> None:
     """In an order in which a crash between two steps leaves work for the next start, and no gap."""
+    if decision.retarget is not None:
+        request.target.amend(claim, Retarget(decision.retarget))
+        request.note("what came before is in another target, and the ledger keeps that")
     if decision.lost:
         why = "removed by retention before it was read"
         request.target.amend(claim, Lose(decision.lost, why))
@@ -241,7 +246,7 @@ def _plan_of_run(request: RunRequest, claim: Claim, checkpoint: Checkpoint, firs
 
 
 def _mirror(request: RunRequest) -> Mirror | None:
-    if request.connection is None or not request.target.traits.mirrors:
+    if request.connection is None:
         return None
     return Mirror(f"tallygate.{request.name}", request.connection)
 

@@ -1,7 +1,6 @@
 """Consumer groups of pipelines: what Kafka's own tools show as a query's lag.
 
-For a PostgreSQL sink the group's offsets are a courtesy, written after the ledger and never read
-back as truth.
+The group's offsets are a courtesy, written after the ledger and never read back as truth.
 """
 
 import contextlib

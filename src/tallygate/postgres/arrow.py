@@ -74,29 +74,61 @@ def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
         connection.rollback()
 
 
+_PASSING = ("08", "40", "53", "57", "58", "XX")
+"""Classes of errors that say nothing of what was sent: the server went away, or had no room."""
+_PASSING_STATES = ("25006", "25P03", "55P03")
+"""It became one that only reads, or ended what was idle or waited too long."""
+_OF_STATEMENTS = ("0A", "25", "26", "28", "2D", "34", "3B", "3D", "3F", "42", "55", "F0", "HV")
+"""Classes that mean the table, the statement or the rights, whatever the row."""
+_ROW_SECURITY = "42501"
+"""Also what a role hears that may not write at all."""
+_UNFIT = (
+    AdbcStatusCode.INVALID_ARGUMENT,
+    AdbcStatusCode.INVALID_DATA,
+    AdbcStatusCode.NOT_IMPLEMENTED,
+)
+"""What ADBC says, without any SQLSTATE, of values that it cannot send."""
+
+
 def is_lost(error: BaseException) -> bool:
-    """Whether the server went away, or broke off by itself: the outcome is unknown. It may also
-    have become one that only reads, or have ended what was idle or waited too long."""
+    """Whether the server went away, or broke off by itself: the outcome is unknown."""
     if not isinstance(error, adbc.Error | psycopg.Error) or is_gone(error) or is_refusal(error):
         return False
     state = error.sqlstate
-    return (
-        not state
-        or state[:2] in ("08", "40", "53", "57", "XX")
-        or state in ("25006", "25P03", "55P03")
-    )
+    return not state or state[:2] in _PASSING or state in _PASSING_STATES
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether a table or a column is not there (any more)."""
+    """Whether no row can be written: a table or a column is not there (any more), or a right."""
     if getattr(error, "status_code", None) is NOT_FOUND:
         return True
-    return isinstance(error, adbc.Error | psycopg.Error) and (error.sqlstate or "")[:2] == "42"
+    if not isinstance(error, adbc.Error | psycopg.Error) or is_refusal(error):
+        return False
+    state = error.sqlstate or ""
+    return state[:2] in _OF_STATEMENTS and state not in _PASSING_STATES
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a row was refused: its data (class 22) or a constraint (class 23)."""
-    if isinstance(error, psycopg.DataError):
+    """Whether it is for what a row holds that it was refused.
+
+    **A bad record neither blocks nor vanishes.** There is no end to the ways in which a row can be
+    refused: its data, a constraint, a trigger with a code of its own, an index that takes no more
+    than so many bytes. So every error on a live connection counts that is not known to mean
+    something else."""
+    if isinstance(error, psycopg.DataError | UnicodeError | OverflowError | pa.ArrowInvalid):
         return True
-    state = error.sqlstate if isinstance(error, adbc.Error | psycopg.Error) else None
-    return (state or "")[:2] in ("22", "23")
+    if not isinstance(error, adbc.Error | psycopg.Error):
+        return False
+    state = error.sqlstate
+    if not state:
+        unfit = getattr(error, "status_code", None) in _UNFIT
+        return unfit or isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
+    if state == _ROW_SECURITY:
+        return _is_by_row_security(error)
+    return state[:2] not in (*_PASSING, *_OF_STATEMENTS)
+
+
+def _is_by_row_security(error: BaseException) -> bool:
+    if isinstance(error, psycopg.Error) and error.diag.source_function is not None:
+        return error.diag.source_function == "ExecWithCheckOptions"
+    return "row-level security" in str(error)

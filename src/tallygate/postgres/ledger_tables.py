@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tallygate.core.ledger import Claim, LedgerState, Lost, Run, fenced
+from tallygate.core.ledger import IN_ANOTHER, Claim, LedgerState, Lost, Run, fenced
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import FencedError, LedgerError
@@ -31,6 +31,7 @@ __all__ = [
     "move",
     "record",
     "remember",
+    "retarget",
     "state_of",
     "take_over",
 ]
@@ -154,7 +155,10 @@ def record(transaction: Transaction, claim: Claim, batch: BatchRecord) -> None:
 def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     """The pipeline as it is now, if it ever ran. One statement, so that it is of one moment."""
     found = connection.rows(
-        "SELECT p.epoch, p.checkpoint_id, r.host, r.pid, r.started_at::text, "
+        "SELECT p.epoch, p.checkpoint_id, p.target_id, r.host, r.pid, r.started_at::text, "
+        "(SELECT jsonb_agg(jsonb_build_array(topic, partition, from_offset, until_offset, reason, "
+        "accepted_at::text) ORDER BY accepted_at, topic, partition)::text "
+        "FROM tallygate.lost_ranges WHERE pipeline = p.name), "
         "x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
         "FROM tallygate.pipelines AS p "
         "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
@@ -163,29 +167,40 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     )
     if not found:
         return None
-    epoch, checkpoint_id, host, pid, started = found[0][:5]
-    held = [row[5:] for row in found if row[5] is not None]
+    epoch, checkpoint_id, target, host, pid, started, lost = found[0][:7]
+    held = [row[7:] for row in found if row[7] is not None]
     return LedgerState(
         positions={(topic, partition): at for topic, partition, _, at, _ in held},
         begun={(topic, partition): at for topic, partition, at, _, _ in held},
         run=Run(epoch=epoch, host=host or "", pid=pid or 0, started=started or ""),
         topic_ids={topic: topic_id for topic, *_, topic_id in held if topic_id},
         checkpoint_id=checkpoint_id,
+        target=target,
+        lost=tuple(
+            Lost(Range(*gone), reason, at) for *gone, reason, at in json.loads(lost or "[]")
+        ),
     )
 
 
 def take_over(transaction: Transaction, claim: Claim, about: Mapping[str, Any]) -> int:
     """Take the next epoch and return it. From here on no older run commits anything."""
     epoch = transaction.rows(
-        "INSERT INTO tallygate.pipelines (name, epoch, target, delivery, stateful, checkpoint) "
-        "VALUES ($1, 1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE SET "
+        "INSERT INTO tallygate.pipelines"
+        " (name, epoch, target, delivery, stateful, checkpoint, target_id) "
+        "VALUES ($1, 1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO UPDATE SET "
         "epoch = pipelines.epoch + 1, target = EXCLUDED.target, delivery = EXCLUDED.delivery, "
-        "stateful = EXCLUDED.stateful, checkpoint = EXCLUDED.checkpoint RETURNING epoch",
+        "stateful = EXCLUDED.stateful, checkpoint = EXCLUDED.checkpoint, "
+        # Of a ledger that is not empty only `retarget` makes it another one.
+        "target_id = CASE WHEN EXISTS "
+        "(SELECT FROM tallygate.positions WHERE pipeline = pipelines.name) "
+        "THEN coalesce(pipelines.target_id, EXCLUDED.target_id) ELSE EXCLUDED.target_id END "
+        "RETURNING epoch",
         claim.pipeline,
         about["target"],
         about["delivery"],
         about["stateful"],
         about["checkpoint"],
+        about["target_id"],
     )[0][0]
     transaction.rows(
         "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version) "
@@ -240,6 +255,23 @@ def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
             each.range.until,
             each.reason,
         )
+
+
+def retarget(transaction: Transaction, claim: Claim, target: str) -> None:
+    """Make it the ledger of another target, which what came before is not in."""
+    transaction.rows(
+        "UPDATE tallygate.pipelines SET target_id = $2 WHERE name = $1", claim.pipeline, target
+    )
+    transaction.rows(
+        "INSERT INTO tallygate.lost_ranges "
+        "(pipeline, topic, partition, from_offset, until_offset, reason) "
+        "SELECT pipeline, topic, partition, first_offset, next_offset, $2 "
+        "FROM tallygate.positions WHERE pipeline = $1 AND next_offset > first_offset "
+        "ON CONFLICT (pipeline, topic, partition, from_offset) DO UPDATE "
+        "SET until_offset = EXCLUDED.until_offset, reason = EXCLUDED.reason",
+        claim.pipeline,
+        IN_ANOTHER,
+    )
 
 
 def letter_count(connection: Transaction, pipeline: str) -> int:

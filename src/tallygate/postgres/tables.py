@@ -110,6 +110,9 @@ MIGRATIONS = (
     COMMENT ON VIEW tallygate.dead_letters IS
         'A letter counts from the moment that its batch is in the ledger, and not before.';
     """,
+    """
+    ALTER TABLE tallygate.pipelines ADD COLUMN target_id text;
+    """,
 )
 
 

@@ -79,8 +79,6 @@ class Traits:
     """Whether raw records should bring their headers."""
     partition_a_task: bool = False
     """Whether each partition of Kafka needs a task of its own."""
-    mirrors: bool = True
-    """Whether the group `tallygate.PIPELINE` is free to show positions: it may be the ledger."""
     divisible: bool = True
     """Whether a part of a batch can be written alone where rows have coordinates."""
 
@@ -172,6 +170,11 @@ class Target(ABC):
     @abstractmethod
     def open(self, shape: RowShape) -> None:
         """Make or check the target for these rows; raise if it cannot take them."""
+
+    def identity(self) -> str | None:
+        """What an open target is in its store, whatever its name; None if its ledger is a part of
+        it, and goes where it goes."""
+        return None
 
     @abstractmethod
     def ledger(self) -> LedgerState | None:

@@ -12,6 +12,7 @@ Workers are Python, so the files are written by pyarrow's file systems.
 
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from pyarrow import fs
 
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import Positions, TopicPartition
+from tallygate.targets.task_report import StepError
 
 __all__ = ["LetterFolder"]
 
@@ -34,6 +36,12 @@ class LetterFolder:
     def keep(self, letters: list[Letter]) -> None:
         files, root = _opened(self.folder)
         local = isinstance(files, fs.LocalFileSystem)
+        if local and not (Path(root).parents[2] / "_delta_log").is_dir():
+            raise StepError(
+                "denied",
+                f"the Delta table {Path(root).parents[2]}, which the driver sees, is not here: it "
+                "must be on a file system that all executors share with the driver.",
+            )
         for letter in letters:
             shelf = f"{root}/{letter.topic}/{letter.partition}/{letter.offset // SHELF}"
             name = f"{shelf}/{letter.offset}.json"

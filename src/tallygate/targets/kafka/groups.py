@@ -15,6 +15,7 @@ from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.targets.kafka.ledger import (
+    LOST_KEPT,
     GroupLedger,
     Mark,
     Names,
@@ -28,7 +29,6 @@ from tallygate.targets.kafka.ledger import (
 __all__ = ["PipelineGroups", "kept_lanes", "newest_of"]
 
 OPENED_AT_ONCE = 8
-LOST_KEPT = 20
 
 
 def kept_lanes(names: Names, connection: Connection, *, stand_in: bool) -> int | None:
@@ -56,8 +56,8 @@ class PipelineGroups:
     """How many; 0 if there is one group, with a transactional id for each partition."""
     stand_in: bool
     """Whether offsets are kept for stand-ins of the source's topics."""
-    fenced: bool
-    """Whether offsets are committed in transactions, which fence older ones."""
+    target: str | None
+    """The id of the topic that rows are written to."""
 
     @property
     def groups(self) -> list[str]:
@@ -91,6 +91,7 @@ class PipelineGroups:
             lost=tuple(
                 Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost
             ),
+            target=_target(marks.values()),
             furthest=None if ahead == positions else ahead,
         )
 
@@ -102,6 +103,7 @@ class PipelineGroups:
                 lanes=self.lanes,
                 stand_in=self.stand_in,
                 remembered=remembered,
+                target=self.target,
             )
             for group in self.groups
         )
@@ -110,10 +112,26 @@ class PipelineGroups:
         self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
     ) -> None:
         """Commit positions again, with this run's mark: this fences the run that had the ids."""
-        parts = self._parts(claim, remembered, partitions)
-        doing = "committing the ledger again"
+        self._commit_again(GroupLedger.marked_again, claim, remembered, partitions)
+
+    def retarget(self, claim: Claim, remembered: Remember) -> None:
+        """Make it the ledger of this topic, which what came before is not in. One that was left
+        half of one topic and half of another is of neither, and is refused again."""
+        self._commit_again(GroupLedger.retargeted, claim, remembered, self.behind())
+
+    def _commit_again(
+        self,
+        chosen: Callable[[GroupLedger, Positions], list[Offset]],
+        claim: Claim,
+        remembered: Remember,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        def commit(part: _Part) -> None:
+            ledger = part.ledger
+            self._commit(part, lambda at: chosen(ledger, at), "committing the ledger again")
+
         with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-            list(pool.map(lambda part: self._commit(part, part.ledger.marked_again, doing), parts))
+            list(pool.map(commit, self._parts(claim, remembered, partitions)))
 
     def lose(self, claim: Claim, remembered: Remember, change: Lose) -> None:
         """Go on after lost ranges. Each reaches to where the furthest lane is."""
@@ -160,8 +178,13 @@ class PipelineGroups:
                 part.partitions,
                 chosen,
                 connection=self.connection,
-                transactional_id=part.transactional_id if self.fenced else None,
+                transactional_id=part.transactional_id,
             )
+
+
+def _target(marks: Iterable[Mark]) -> str | None:
+    """The topic that the ledger is of; if that differs, a text that is no topic's id."""
+    return " and ".join(sorted({mark.target for mark in marks if mark.target})) or None
 
 
 def newest_of(marks: Iterable[Mark]) -> Mark:

@@ -36,9 +36,10 @@ from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartiti
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, open_transactions
-from tallygate.targets.kafka.sending import save, transaction
+from tallygate.targets.kafka.sending import transaction
 
 __all__ = [
+    "LOST_KEPT",
     "GroupLedger",
     "Mark",
     "Names",
@@ -48,10 +49,13 @@ __all__ = [
     "committed",
     "committed_in",
     "kept_as",
+    "longest_transaction",
     "open_producer",
 ]
 
 TRANSACTION_TIMEOUT_MS = 300_000
+LONGEST = "transaction.timeout.ms"
+LOST_KEPT = 20
 STAND_IN = "tallygate.offsets."
 OTHER_STAND_IN = "tallygate.positions."
 
@@ -64,18 +68,23 @@ class Names:
     pipeline: str
 
     @property
-    def group(self) -> str:
+    def _base(self) -> str:
+        """The group that shows a pipeline's lag, whatever its target; no ledger."""
         return f"tallygate.{self.pipeline}"
 
     @property
+    def group(self) -> str:
+        return f"{self._base}/ledger"
+
+    @property
     def letters_group(self) -> str:
-        return f"{self.group}/letters"
+        return f"{self._base}/letters"
 
     def lane_group(self, lane: int) -> str:
-        return f"{self.group}/lane-{lane}"
+        return f"{self._base}/lane-{lane}"
 
     def partition_id(self, partition: TopicPartition) -> str:
-        return f"{self.group}/{partition[0]}/{partition[1]}"
+        return f"{self._base}/{partition[0]}/{partition[1]}"
 
     def letters_id(self, partition: TopicPartition) -> str:
         return f"{self.letters_group}/{partition[0]}/{partition[1]}"
@@ -108,6 +117,8 @@ class Mark:
     first: int | None = None
     """Where the pipeline began in the partition."""
     lost: tuple[tuple[int, int], ...] = ()
+    target: str | None = None
+    """The id of the topic that the rows are in."""
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -134,6 +145,7 @@ class Mark:
             checkpoint_id=self.checkpoint_id or old.checkpoint_id,
             first=old.first,
             lost=old.lost,
+            target=old.target or self.target,
         )
 
 
@@ -161,14 +173,15 @@ class GroupLedger:
     lanes: int = 0
     """How many groups there are, one a lane; 0 if this one holds all."""
     remembered: Remember = field(default_factory=lambda: Remember(None, {}))
+    target: str | None = None
+    """The id of the topic that rows are written to."""
 
     def positions(
         self, consumer: Consumer, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Position]:
         """Where the group is; raise if a newer run has been there. The producer must be open.
 
-        Offsets without a mark are no ledger's, but a courtesy for lag tools: a pipeline of this
-        name into a table may have left them."""
+        Offsets without a mark are not a ledger's."""
         asked = {(kept_as(each[0], stand_in=self.stand_in), each[1]): each for each in partitions}
         if not asked:
             return {}
@@ -214,6 +227,17 @@ class GroupLedger:
             for partition, position in positions.items()
         ]
 
+    def retargeted(self, positions: Positions) -> list[Offset]:
+        """The same positions, of rows that are in another topic."""
+        found = []
+        for partition, position in positions.items():
+            mark = self._mark(partition[0]).after(position.mark)
+            past = (mark.first or 0, position.offset)
+            lost = mark.lost if past[0] == past[1] else tuple(dict.fromkeys((*mark.lost, past)))
+            mark = replace(mark, target=self.target, lost=lost[-LOST_KEPT:])
+            found.append(self.offset(partition, position.offset, mark))
+        return found
+
     def next_mark(self, done: Range, position: Position | None) -> Mark:
         mark = self._mark(done.topic)
         return replace(mark, first=done.start) if position is None else mark.after(position.mark)
@@ -224,11 +248,17 @@ class GroupLedger:
             lanes=self.lanes,
             topic_id=self.remembered.topic_ids.get(topic),
             checkpoint_id=self.remembered.checkpoint_id,
+            target=self.target,
         )
 
     def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:
         topic, number = partition
         return Offset(kept_as(topic, stand_in=self.stand_in), number, at, mark.text())
+
+
+def longest_transaction(connection: Connection) -> float:
+    """After how many seconds Kafka aborts a transaction."""
+    return float(connection.librdkafka().get(LONGEST, TRANSACTION_TIMEOUT_MS)) / 1000
 
 
 def open_producer(
@@ -237,8 +267,8 @@ def open_producer(
     failures: Failures | None = None,
     **properties: Any,
 ) -> Producer:
-    """One whose transactions may take as long as a batch does."""
-    given = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **properties}
+    """One whose transactions may take as long as a batch does, or as its user says."""
+    given = {"transaction_timeout_ms": int(1000 * longest_transaction(connection)), **properties}
     producer: Producer = open_transactions(connection, transactional_id, failures, **given)
     return producer
 
@@ -249,22 +279,17 @@ def commit_offsets(
     chosen: Callable[[Positions], list[Offset]],
     *,
     connection: Connection,
-    transactional_id: str | None,
+    transactional_id: str,
     rows: Callable[[Producer, Positions], None] = lambda *_: None,
 ) -> None:
-    """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it if given.
-    Without an id nothing is fenced."""
+    """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it."""
     failures = Failures()
     consumer = clients.consumer(connection, group_id=ledger.group)
     try:
-        producer = None
-        if transactional_id is not None:
-            producer = open_producer(connection, transactional_id, failures)
+        producer = open_producer(connection, transactional_id, failures)
         positions = ledger.positions(consumer, partitions)
         offsets = chosen(positions)
-        if offsets and producer is None:
-            save(consumer, offsets)
-        elif offsets and producer is not None:
+        if offsets:
             with transaction(producer, failures):
                 rows(producer, positions)
                 group = consumer.consumer_group_metadata()
@@ -285,8 +310,6 @@ def committed_in(
     groups: Sequence[str], connection: Connection, *, stand_in: bool, settled: bool = False
 ) -> list[dict[TopicPartition, Position]]:
     """All offsets of groups that are a ledger's, with their marks.
-
-    Those without a mark are a courtesy for lag tools, left by a pipeline of this name into a table.
 
     A transaction that is open may still move some of them. So this is for planning; a task that
     writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits

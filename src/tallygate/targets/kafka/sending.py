@@ -5,8 +5,10 @@ an error of its own (`RefusedRowsError`). Anything else that a client of Kafka r
 says nothing of what became of a commit: the ledger is asked (`UnknownOutcomeError`).
 """
 
+import math
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -14,7 +16,7 @@ from confluent_kafka import TopicPartition as Offset
 
 from tallygate.core.letters import ROW, Letter
 from tallygate.core.offsets import MovedError
-from tallygate.errors import TopicError, UnreachableError
+from tallygate.errors import TargetError, TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
 from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
 from tallygate.targets.kafka.records import Header, RecordRows
@@ -26,7 +28,6 @@ __all__ = [
     "is_unanswered",
     "produce",
     "raise_unknown_outcome",
-    "save",
     "send_letters",
     "transaction",
 ]
@@ -75,14 +76,27 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
 
 
 @contextmanager
-def transaction(producer: Producer, failures: Failures) -> Iterator[None]:
+def transaction(
+    producer: Producer, failures: Failures, longest: float = math.inf
+) -> Iterator[None]:
     """Commit what is done in here, or abort it: readers of the topic must not wait for its
-    time-out. Raise what a topic has refused of it, and MovedError if the producer was fenced."""
+    time-out. Raise what a topic has refused of it, MovedError if the producer was fenced, and
+    TargetError if that is because it took longer than Kafka lets it."""
+    began = time.monotonic()
     try:
         producer.begin_transaction()
         yield
         producer.commit_transaction(ANSWER_TIMEOUT)
     except KafkaException as error:
+        took = time.monotonic() - began
+        if took > longest:
+            abort(producer)
+            raise TargetError(
+                f"a transaction took {took:.0f} s, and Kafka aborts it after {longest:.0f} "
+                "(transaction.timeout.ms), so nothing of the batch is written. Raise "
+                "kafka.librdkafka.transaction.timeout.ms, up to the brokers' "
+                "transaction.max.timeout.ms, or make batches smaller by source.max_records."
+            ) from error
         if error.args[0].code() in _FENCED:
             raise MovedError(
                 "the transaction was fenced: another attempt or another run opened the same id"
@@ -98,17 +112,21 @@ def transaction(producer: Producer, failures: Failures) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlet:
-    """Where a task sends rows and moves offsets, in a transaction or outside of any."""
+    """Where a task sends rows and moves offsets, in one transaction or apart."""
 
     producer: Producer
+    fenced: Producer
+    """The one whose id a newer run takes over: offsets are moved by it alone."""
     consumer: Consumer
     failures: Failures
     transactional: bool
+    longest: float
+    """After how many seconds Kafka aborts a transaction."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         if self.transactional:
-            with transaction(self.producer, self.failures):
+            with transaction(self.producer, self.failures, self.longest):
                 yield
         else:
             yield
@@ -124,18 +142,10 @@ class Outlet:
             raise UnreachableError("Kafka did not acknowledge the rows in time")
 
     def move(self, offsets: list[Offset]) -> None:
-        if self.transactional:
-            group = self.consumer.consumer_group_metadata()
-            self.producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
-        else:
-            save(self.consumer, offsets)
-
-
-def save(consumer: Consumer, offsets: list[Offset]) -> None:
-    """Commit offsets outside of a transaction. Kafka may take some and refuse others."""
-    for each in consumer.commit(offsets=offsets, asynchronous=False) or ():
-        if each.error is not None:
-            raise KafkaException(each.error)
+        group = self.consumer.consumer_group_metadata()
+        own = nullcontext() if self.transactional else transaction(self.fenced, self.failures)
+        with own:
+            self.fenced.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
 
 
 def check_refused(failures: Iterable[tuple[str, KafkaError]]) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Run
+from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
 from tallygate.core.offsets import TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
+from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.topics import Topics
 from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
@@ -62,6 +63,7 @@ class KafkaTarget(Target):
         self._names, self._lanes, self._read_topics = Names(pipeline), lanes, topics
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._shape: RowShape | None = None
+        self._topic_id: str | None = None
         self.traits = self._traits(narrow=True)
         self._remembered = Remember(None, {})
         self._limits: Limits | None = None
@@ -80,7 +82,6 @@ class KafkaTarget(Target):
             decodes=True,
             headers=True,
             partition_a_task=narrow,
-            mirrors=self._stand_in or not narrow,
             divisible=narrow,
         )
 
@@ -97,6 +98,10 @@ class KafkaTarget(Target):
             topics.create_for_letters(self._letters_topic)
         self._check_strategy(shape)
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
+        self._topic_id = topic_ids([self._spec.topic], self._connection)[self._spec.topic]
+
+    def identity(self) -> str | None:
+        return self._topic_id
 
     def _check_columns(self, shape: RowShape) -> None:
         columns = set(shape.schema.fieldNames())
@@ -141,7 +146,7 @@ class KafkaTarget(Target):
             names=self._names,
             lanes=lanes,
             stand_in=self._stand_in,
-            fenced=self.delivery == "exactly-once",
+            target=self._topic_id,
         )
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
@@ -186,6 +191,9 @@ class KafkaTarget(Target):
         groups = self._groups()
         if isinstance(change, Lose):
             groups.lose(claim, self._remembered, change)
+            return
+        if isinstance(change, Retarget):
+            groups.retarget(claim, self._remembered)
             return
         ids = {**self._remembered.topic_ids, **change.topic_ids}
         self._remembered = Remember(change.checkpoint_id, ids)
@@ -305,9 +313,8 @@ class KafkaTarget(Target):
 
     def _renew(self, claim: Claim) -> None:
         """Commit again what has not moved since the last look, lest Kafka forgets it. A batch that
-        is just beginning there is fenced by this, or this by the batch: both are tried again.
-        Without a fence it would be repeated, which at most once must not be."""
-        if self.delivery == "at-most-once" or time.monotonic() < self._renewed_at + RENEWED_EVERY:
+        is just beginning there is fenced by this, or this by the batch: both are tried again."""
+        if time.monotonic() < self._renewed_at + RENEWED_EVERY:
             return
         groups = self._groups()
         before = self._seen

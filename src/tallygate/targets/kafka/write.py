@@ -7,7 +7,8 @@
 A lane may be ahead of another by one batch after a crash. Spark repeats that batch with the same
 rows, and each lane skips it or writes it by its own offsets.
 
-Where a delivery saves rows and offsets apart, no transaction is made of them.
+Where a delivery saves rows and offsets apart, each has a commit of its own. The offsets' is still a
+transaction of that id: a run that was paused must not set back what a newer one has moved.
 """
 
 import time
@@ -36,6 +37,7 @@ from tallygate.targets.kafka.ledger import (
     Position,
     Positions,
     commit_offsets,
+    longest_transaction,
     open_producer,
 )
 from tallygate.targets.kafka.limits import Limits
@@ -155,14 +157,18 @@ class BatchWriter:
         consumer = clients.consumer(self.connection, group_id=transfer.ledger.group)
         try:
             # Opened before the offsets are read: this ends what an older producer left open.
-            producer = self._producer(transfer.transactional_id, failures)
+            fenced = open_producer(
+                self.connection, transfer.transactional_id, failures, **self._sized
+            )
             if not transfer.is_due(consumer):
                 return
             out = Outlet(
-                producer=producer,
+                producer=fenced if self._transactional else self._producer(failures),
+                fenced=fenced,
                 consumer=consumer,
                 failures=failures,
                 transactional=self._transactional,
+                longest=longest_transaction(self.connection),
             )
             for steps in in_order(
                 self.delivery,
@@ -175,17 +181,18 @@ class BatchWriter:
         finally:
             consumer.close()
 
-    def _producer(self, transactional_id: str, failures: Failures) -> Producer:
-        # Records that are taken one by one are also refused if they are too large together.
-        sized: dict[str, int] = {}
-        if self.limits is not None:
-            usual = producer_properties()["batch_size"]
-            sized = {"batch_size": min(self.limits.largest, usual)}
-        if self._transactional:
-            return open_producer(self.connection, transactional_id, failures, **sized)
+    @property
+    def _sized(self) -> dict[str, int]:
+        """Records that are taken one by one are also refused if they are too large together."""
+        if self.limits is None:
+            return {}
+        return {"batch_size": min(self.limits.largest, producer_properties()["batch_size"])}
+
+    def _producer(self, failures: Failures) -> Producer:
+        """Of rows that no transaction holds."""
         return clients.producer(
             self.connection,
-            **{**producer_properties(any_size=True), **sized},
+            **{**producer_properties(any_size=True), **self._sized},
             delivery_report_only_error=True,
             on_delivery=failures.note,
         )

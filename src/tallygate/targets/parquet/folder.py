@@ -110,8 +110,10 @@ class Folder:
 
     def newest(self, since: LedgerEntry | None = None) -> LedgerEntry | None:
         """The ledger. `since` is an entry that was the newest: most often it still is, and then
-        nothing has to be listed."""
-        if since is None or not self.commit(since.number).exists():
+        nothing has to be listed. In a folder that took the place of another the entry of that
+        number is another one."""
+        there = None if since is None else self.entry(since.number)
+        if since is None or there is None or there.id != since.id:
             numbers = self.numbers()
             if not numbers:
                 return None

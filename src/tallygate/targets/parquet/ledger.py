@@ -36,6 +36,10 @@ class FolderLedger:
         """Where a run's rows and dead letters wait for their commit."""
         return self.folder.run_path(claim.run.epoch, f"{claim.run.id:016x}")
 
+    def letters(self, claim: Claim) -> Path:
+        """Where tasks leave dead letters."""
+        return self.staging(claim) / "letters"
+
     def newest(self) -> LedgerEntry | None:
         """The ledger as it is. The heartbeat asks too, from a thread of its own."""
         with self._asking:
@@ -70,6 +74,7 @@ class FolderLedger:
             except MovedError:
                 continue
             self.folder.sweep(claim.run.epoch)
+            self.letters(claim).mkdir(parents=True, exist_ok=True)
             return claim
 
     def fresh(self, claim: Claim) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, lies_in
 from tallygate.targets.parquet.folder import LETTERS, sync
+from tallygate.targets.task_report import StepError
 
 __all__ = ["FoundLetters", "read_letters", "write_letters"]
 
@@ -24,9 +25,16 @@ class FoundLetters:
     folder: str
 
     def keep(self, letters: list[Letter]) -> None:
-        """A file gets its name when it is whole, so that a killed task leaves none."""
+        """A file gets its name when it is whole, so that a killed task leaves none. The driver has
+        made the folder: one that a task made by itself, on a disk of its own, no commit would
+        find."""
         folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            raise StepError(
+                "denied",
+                f"{folder}, which the driver has made, is not here: the folder must be on a file "
+                "system that all executors share with the driver.",
+            )
         name = uuid.uuid4().hex
         partial = folder / f"{name}.partial"
         partial.write_text("".join(f"{each.text()}\n" for each in letters))

@@ -97,7 +97,7 @@ class ParquetTarget(Target):
         return self._found_letters(claim or Claim(self.pipeline, Run()))
 
     def _found_letters(self, claim: Claim) -> FoundLetters:
-        return FoundLetters(str(self._ledger.staging(claim) / "letters"))
+        return FoundLetters(str(self._ledger.letters(claim)))
 
     def letter_count(self) -> int:
         newest = self._ledger.newest()

@@ -168,18 +168,17 @@ class RowWriter:
     def _carefully(
         self, connection: Connected, block: Block, letters: list[Letter], attempt: str | None
     ) -> int:
-        sent = self._sent(block.rows, attempt)
-
         def write(low: int, high: int) -> int:
+            part = self._sent(block.rows.slice(low, high - low), attempt)
             with savepoint(connection):
-                part = sent.slice(low, high - low)
                 return connection.ingest(self.schema, self.table, [part], self.columns)
 
         def set_aside(index: int, error: Exception) -> None:
             where = None if block.coordinates is None else block.coordinates.slice(index, 1)
-            letters.append(refused_row(sent.slice(index, 1), where, str(error)))
+            names = [each for each in self.columns.names if each != "_attempt"]
+            letters.append(refused_row(block.rows.slice(index, 1).select(names), where, str(error)))
 
-        return write_in_halves(sent.num_rows, write, set_aside, is_refusal)
+        return write_in_halves(block.rows.num_rows, write, set_aside, is_refusal)
 
     def _sent(self, rows: pa.RecordBatch, attempt: str | None) -> pa.RecordBatch:
         """The rows with the table's columns alone, in the types that are sent."""
@@ -198,9 +197,7 @@ class RowWriter:
 def refused_row(row: pa.RecordBatch, coordinates: pa.RecordBatch | None, message: str) -> Letter:
     """A row that PostgreSQL refused, as a dead letter."""
     cause = said_by(message)
-    fields = {
-        name: value for name, value in shown(row).to_pylist()[0].items() if name != "_attempt"
-    }
+    (fields,) = shown(_as_unicode(row)).to_pylist()
     if coordinates is None:
         raise TargetError(
             f"PostgreSQL refuses a row: {cause}. The row, {fields}, does not have the coordinates "
@@ -209,6 +206,17 @@ def refused_row(row: pa.RecordBatch, coordinates: pa.RecordBatch | None, message
     at = coordinates.to_pylist()[0]
     value = orjson.dumps(fields, default=str)
     return Letter(at["_topic"], at["_partition"], at["_offset"], cause, value=value)
+
+
+def _as_unicode(row: pa.RecordBatch) -> pa.RecordBatch:
+    """The row with texts that Python can have: what is refused may be bytes that are no text."""
+    columns = [
+        pa.array([str(column.cast(pa.binary())[0].as_py(), errors="replace")])
+        if pa.types.is_string(column.type) and column.null_count == 0
+        else column
+        for column in row.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=row.schema.names)
 
 
 def said_by(message: object) -> str:

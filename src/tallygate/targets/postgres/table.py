@@ -19,7 +19,7 @@ from tallygate.errors import TargetError
 from tallygate.postgres.tables import SCHEMA
 from tallygate.quoting import double_quoted
 
-__all__ = ["Column", "TableName", "columns_of", "ensure_table", "unique_on"]
+__all__ = ["Column", "TableName", "columns_of", "ensure_table", "table_id", "unique_on"]
 
 _ATOMIC: dict[type[t.DataType], tuple[str, pa.DataType]] = {
     t.BooleanType: ("boolean", pa.bool_()),
@@ -156,6 +156,7 @@ def ensure_table(
     with connection.transaction():
         there = _columns_there(connection, table)
         if there:
+            _check_kind(connection, table)
             return _checked(table, columns, there, unique_on(connection, table, key), key)
         try:
             connection.execute(_create(table, columns, key))
@@ -164,6 +165,52 @@ def ensure_table(
                 f"table {table} cannot be made: {str(error).splitlines()[0]}."
             ) from error
     return tuple(columns)
+
+
+def table_id(connection: psycopg.Connection, table: TableName) -> str | None:
+    """The table's number in its database, which another one of its name does not have."""
+    row = connection.execute(
+        "SELECT pg_class.oid::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = "
+        "relnamespace WHERE nspname = %s AND relname = %s",
+        (table.schema, table.name),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+_PARTS = """
+WITH RECURSIVE parts AS (
+    SELECT pg_class.oid, relkind, relpersistence
+    FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = %s AND relname = %s
+    UNION ALL
+    SELECT child.oid, child.relkind, child.relpersistence
+    FROM parts JOIN pg_inherits ON inhparent = parts.oid AND parts.relkind = 'p'
+    JOIN pg_class AS child ON child.oid = inhrelid)
+SELECT oid::regclass::text, relkind::text, relpersistence::text FROM parts
+"""
+_KINDS = {
+    "f": "a foreign table, whose rows are committed apart from the ledger",
+    "m": "a materialized view",
+    "v": "a view",
+}
+
+
+def _check_kind(connection: psycopg.Connection, table: TableName) -> None:
+    """Refuse what does not keep its rows as long as the ledger does, or commits them apart."""
+    parts = connection.execute(_PARTS.encode(), (table.schema, table.name)).fetchall()
+    for name, kind, persistence in parts:
+        what = str(table) if name == parts[0][0] else f"{table} has the part {name}, which"
+        if kind not in ("r", "p"):
+            raise TargetError(
+                f"table {what} is {_KINDS.get(kind, 'not a table')}: name an ordinary table."
+            )
+        if persistence != "p":
+            unlogged = persistence == "u"
+            how = "unlogged: PostgreSQL empties it after a crash" if unlogged else "temporary"
+            cure = f"ALTER TABLE {name} SET LOGGED, or name" if unlogged else "Name"
+            raise TargetError(
+                f"table {what} is {how}, and the ledger would not know. {cure} another table."
+            )
 
 
 def _create(table: TableName, columns: Sequence[Column], key: Sequence[str]) -> sql.Composed:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tallygate import __version__
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Run
+from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Retarget, Run
 from tallygate.core.letters import Letter
 from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
@@ -31,7 +31,7 @@ from tallygate.targets.base import (
 from tallygate.targets.postgres.nested import to_json
 from tallygate.targets.postgres.rows import said_by, translate_errors
 from tallygate.targets.postgres.staging import Staging
-from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table
+from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table, table_id
 from tallygate.targets.postgres.write import BatchWriter
 from tallygate.targets.task_report import report_step_errors
 
@@ -65,6 +65,7 @@ class PostgresTarget(Target):
         self._columns: tuple[Column, ...] = ()
         self._staged: tuple[Column, ...] = ()
         self._narrow = False
+        self._table_id: str | None = None
         self._writer: BatchWriter | None = None
 
     @property
@@ -81,9 +82,13 @@ class PostgresTarget(Target):
             self._table = TableName.parse(self._spec.table, connection)
             self._columns = ensure_table(connection, self._table, wanted, self._spec.key)
             upgrade(connection)
+            self._table_id = table_id(connection, self._table)
         sent = {column.name: column for column in self._columns}
         self._staged = tuple(sent.get(column.name, column) for column in given)
         self._narrow = shape.narrow
+
+    def identity(self) -> str | None:
+        return self._table_id
 
     def ledger(self) -> LedgerState | None:
         with self._connection() as connection:
@@ -95,6 +100,7 @@ class PostgresTarget(Target):
         run = Run.mine(0)
         about = {
             "target": self.name,
+            "target_id": self._table_id,
             "delivery": self.delivery,
             "stateful": shape.stateful,
             "checkpoint": checkpoint,
@@ -148,6 +154,8 @@ class PostgresTarget(Target):
             if isinstance(change, Lose):
                 lost = [Lost(each, change.reason) for each in change.ranges]
                 ledger_tables.lose(connection, claim, lost)
+            elif isinstance(change, Retarget):
+                ledger_tables.retarget(connection, claim, change.target)
             else:
                 ids = change.topic_ids
                 ledger_tables.remember(connection, claim, change.checkpoint_id, ids)
