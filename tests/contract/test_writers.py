@@ -15,7 +15,7 @@ from contract.source import BATCHES, LAST, TOPIC
 from contract.twins import without_fence
 from contract.ways import Way, cases, ways
 from tallygate.core.ledger import Lose, Remember
-from tallygate.errors import FencedError, UnreachableError
+from tallygate.errors import FencedError, TargetError, UnreachableError
 from tallygate.targets.task_report import raise_step_errors
 
 MOMENT = 0.5
@@ -77,7 +77,7 @@ def test_dead_letters_that_an_older_run_still_keeps_are_there_once(way: Way, mak
     older = Run(store)
     older.bring(BATCHES[:1])
     newer = Run(store)
-    with suppress(FencedError), raise_step_errors():
+    with suppress(FencedError, TargetError), raise_step_errors():
         keep(older, letters_of(BATCHES[1]))
     newer.bring(BATCHES)
     assert settled(store).state.positions == LAST
@@ -114,6 +114,24 @@ def test_a_run_that_was_paused_in_a_commit_while_a_newer_one_wrote_repeats_nothi
         fenced = _is_fenced(older)
         assert fenced or not overtaken, "it goes on although a newer run is done"
     assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize(("way", "delivery"), cases(lambda way: way.weaker))
+def test_a_run_of_a_weaker_delivery_that_was_paused_does_not_set_the_ledger_back(
+    way: Way, delivery: str, make: Make
+) -> None:
+    """It may repeat or lose rows. The ledger that a stronger delivery goes on with stays right."""
+    store = make(way, delivery=delivery)
+    with forked(bring, store, at="rows-written@1", then=pause) as older:
+        with ThreadPoolExecutor(1) as pool:
+            older.wait_until_paused()
+            newer = pool.submit(bring, store)
+            wait([newer], MOMENT)
+            older.go_on()
+            newer.result()
+        with suppress(FencedError, UnreachableError):
+            _ = older.answer
+    assert store.seen().state.positions == LAST
 
 
 @pytest.mark.parametrize("way", ways())

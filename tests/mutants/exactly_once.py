@@ -290,6 +290,13 @@ ONE_WRITER = (
         tests="contract/test_writers.py -k kafka-narrow",
     ),
     Mutant(
+        guarantee="A weaker delivery moves the ledger of a topic behind a fence, too.",
+        file="targets/kafka/sending.py",
+        old="            self.fenced.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)\n",
+        new="            self.consumer.commit(offsets=offsets, asynchronous=False)\n",
+        tests="contract/test_writers.py -k 'kafka-narrow and set_the_ledger_back'",
+    ),
+    Mutant(
         guarantee="An older run commits nothing to a Delta table.",
         file="targets/delta/ledger.py",
         old="if entry is None or entry.state.run.id != claim.run.id:",

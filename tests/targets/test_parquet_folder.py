@@ -16,6 +16,7 @@ from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.targets.parquet.folder import LEDGER, Folder
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, read_letters, write_letters
+from tallygate.targets.task_report import StepError
 from tallygate.waiting import wait_until
 
 COLUMNS = (("id", "int64"),)
@@ -166,6 +167,7 @@ def test_an_entry_that_is_damaged_or_gone_is_named(tmp_path: Path) -> None:
 
 def test_letters_of_a_repeated_task_count_once(tmp_path: Path) -> None:
     found = FoundLetters(str(tmp_path / "letters"))
+    (tmp_path / "letters").mkdir()
     bad = Letter("t", 0, 5, "no JSON", b"k", b"\xff\x00", 1)
     text = Letter("t", 0, 6, "no JSON", None, "é".encode())
     found.keep([bad, text])
@@ -176,6 +178,26 @@ def test_letters_of_a_repeated_task_count_once(tmp_path: Path) -> None:
     assert read_letters(tmp_path) == [bad, text]
     taken.forget()
     assert found.take().letters == ()
+
+
+def test_letters_are_not_left_where_the_driver_would_not_find_them(tmp_path: Path) -> None:
+    """On an executor's own disk, where the path of the driver's folder leads to nothing."""
+    letter = Letter("t", 0, 5, "no JSON", b"k", b"v", 1)
+    with pytest.raises(StepError, match="must be on a file system that all executors share"):
+        FoundLetters(str(tmp_path / "letters")).keep([letter])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As after a rebuild or a restored backup, whose commits have the same numbers."""
+    run = _Run.begun(tmp_path / "rows")
+    run.append(10)
+    (tmp_path / "rows").rename(tmp_path / "away")
+    other = _Run.begun(tmp_path / "rows")
+    other.append(5)
+    found = run.ledger.newest()
+    assert found is not None
+    assert found.state.positions == {("t", 0): 5}
 
 
 def test_a_reader_never_sees_a_part_of_a_commit(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """Rows that PostgreSQL refuses: the rest of the batch is written, and written right."""
 
+from typing import Any
+
 import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
 
 from fixtures.flows import Flow
 from tallygate import Postgres
 from tallygate.core.ledger import Claim, Run
 from tallygate.core.letters import Letter
+from tallygate.errors import TargetError
 from tallygate.postgres import ledger_tables
 from tallygate.postgres.connect import connect
 from tallygate.postgres.plain import PlainConnection
@@ -39,6 +44,73 @@ def test_times_that_python_does_not_have_are_written_although_a_row_is_refused(f
     found = flow.rows("SELECT id, at::text, day::text FROM {table} ORDER BY id")
     assert found[1] == (1, "10000-01-01 00:00:01+00", "10000-01-01")
     assert [row[0] for row in found] == [0, 1, 2, 4, 5]
+
+
+RAISES = """
+CREATE FUNCTION {name}_refuses() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.id = 3 THEN RAISE EXCEPTION 'three is refused' {using}; END IF;
+    RETURN NEW;
+END $$;
+CREATE TABLE {table} (id bigint, account text);
+CREATE TRIGGER refuses BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {name}_refuses();
+"""
+REFUSALS = {
+    "an index row that is too large": (
+        "CREATE TABLE {table} (id bigint, account text PRIMARY KEY)",
+        "SELECT id, CASE id WHEN 3 THEN array_join(transform(sequence(1, 9000), "
+        "n -> CAST(hash(n) AS STRING)), '') ELSE CAST(id AS STRING) END AS account FROM source",
+        "index row",
+    ),
+    "a trigger": (RAISES.replace("{using}", ""), "SELECT id, account FROM source", "three is"),
+    "a trigger with a code of its own": (
+        RAISES.replace("{using}", "USING ERRCODE = 'TG001'"),
+        "SELECT id, account FROM source",
+        "three is refused",
+    ),
+    "bytes that are no text": (
+        "CREATE TABLE {table} (id bigint, account text)",
+        "SELECT id, CAST(CASE id WHEN 3 THEN X'ff41' ELSE X'42' END AS STRING) AS account "
+        "FROM source",
+        "utf-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("driver_rows", [20_000, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_whatever_a_row_is_refused_for_it_becomes_a_dead_letter(
+    flow: Flow, refusal: str, driver_rows: int
+) -> None:
+    made, transform, cause = REFUSALS[refusal]
+    name = f"f_{abs(hash((refusal, driver_rows)))}"
+    flow.execute(made.replace("{name}", name))
+    flow.send(6)
+    key: dict[str, Any] = {"mode": "upsert", "key": "account"} if "PRIMARY KEY" in made else {}
+    sink = Postgres(flow.name, coordinates=False, driver_rows=driver_rows, **key)
+    flow.run(transform=transform, sink=sink)
+    assert flow.rows() == [0, 1, 2, 4, 5]
+    letters = f"SELECT cause FROM tallygate.dead_letters WHERE pipeline = '{flow.name}'"
+    (said,) = flow.rows(letters)
+    assert cause in said
+
+
+def test_a_right_that_is_missing_makes_no_dead_letters(flow: Flow) -> None:
+    """It means the table, not a row: nothing is set aside, and the run ends and says why."""
+    role = f"{flow.name}_role"
+    flow.send(6)
+    flow.execute("CREATE TABLE {table} (id bigint, account text)")
+    flow.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+    flow.execute(f"GRANT ALL ON DATABASE tallygate TO {role}")
+    flow.execute(f"GRANT ALL ON SCHEMA public, tallygate TO {role}")
+    flow.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA tallygate TO {role}")
+    flow.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA tallygate TO {role}")
+    flow.execute(f"GRANT SELECT ON {{table}} TO {role}")
+    dsn = make_conninfo(flow.stack.dsn, user=role, password="p")
+    with pytest.raises(TargetError, match="permission denied for table"):
+        flow.run(sink=Postgres(flow.name, coordinates=False, dsn=dsn))
+    kept = f"SELECT count(*) FROM tallygate.dead_letter_records WHERE pipeline = '{flow.name}'"
+    assert flow.rows(kept) == [0]
 
 
 def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
