@@ -62,11 +62,13 @@ _dying = threading.Event()
 
 def reach(point: str, batch: int) -> None:
     """Die here, if this is the step that was armed."""
-    if ARMED is None:
+    armed = ARMED
+    if armed is None:
         return
     if _dying.is_set():
         _await_death()  # the answer has come: nothing may follow it
-    step, _, fault = ARMED.partition("/")
+        return
+    step, _, fault = armed.partition("/")
     if step not in (f"{point}@{batch}", f"{point}@*"):
         return
     if fault:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from contract.source import DECODER, FIRST, REFUSED, TOPIC, At, Batch, is_bad, key_of, raw_blocks
-from tallygate.core.blocks import BlockPlan, decoded
+from tallygate.core.blocks import BlockPlan, Blocks, decoded
 from tallygate.core.ledger import Claim, LedgerState
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range, remaining
@@ -23,7 +24,15 @@ from tallygate.core.start import refuse_other_target
 from tallygate.core.start_facts import RowsNature, StartPolicy
 from tallygate.errors import UnreachableError
 from tallygate.failpoints import reach
-from tallygate.targets.base import BatchInput, RowShape, Target, WriteBatch, Written
+from tallygate.targets.base import (
+    BatchInput,
+    RowShape,
+    Target,
+    Task,
+    TaskReport,
+    WriteBatch,
+    Written,
+)
 from tallygate.targets.batch_input import BlockInput
 from tallygate.targets.task_report import StepError, raise_step_errors
 from tallygate.waiting import wait_until
@@ -237,8 +246,7 @@ def bring(run: Run, batch: Batch) -> Written | None:
     as long as the outcome is unknown. None if nothing is left."""
     for _ in range(TRIES):
         try:
-            with raise_step_errors():
-                return _tried(run, batch)
+            return _tried(run, batch)
         except (UnreachableError, MovedError) as error:
             last = error
     raise AssertionError(f"batch {batch.id} was tried {TRIES} times, and in the end: {last}")
@@ -263,8 +271,6 @@ def write(run: Run, batch: Batch, left: tuple[Range, ...], new: tuple[Range, ...
     """Write what is said to be left, whatever the ledger says."""
     store, decoder = run.store, run.store.shape.decoder
     raw = raw_blocks(batch.ranges)
-    if not store.raw:
-        keep(run, letters_of(batch))
     plan = BlockPlan(
         left=left,
         has_coordinates=store.has_coordinates,
@@ -272,7 +278,38 @@ def write(run: Run, batch: Batch, left: tuple[Range, ...], new: tuple[Range, ...
         decoder=decoder,
     )
     given = run.given(plan, store.tasks(raw))
-    return run.target.write(run.claim, WriteBatch(id=batch.id, left=left, new=new, input=given))
+    if not store.raw:
+        given = DecodedBefore(given, lambda: keep(run, letters_of(batch)))
+    with raise_step_errors():
+        return run.target.write(run.claim, WriteBatch(id=batch.id, left=left, new=new, input=given))
+
+
+@dataclass(frozen=True)
+class DecodedBefore:
+    """The input of a target that does not decode: a step before it does, when rows are asked for,
+    and leaves dead letters with the target's keeper."""
+
+    given: BatchInput
+    decode: Callable[[], None]
+
+    def blocks(self) -> Blocks:
+        self.decode()
+        return self.given.blocks()
+
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        self.decode()
+        return self.given.run(task, one_partition=one_partition)
+
+    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+        self.decode()
+        return self.given.run_in_lanes(task, lanes, by)
+
+    def keeps_partitions_whole(self) -> bool:
+        return self.given.keeps_partitions_whole()
+
+    def frame(self) -> DataFrame:
+        self.decode()
+        return self.given.frame()
 
 
 def letters_of(batch: Batch) -> list[Letter]:

@@ -51,6 +51,10 @@ class Way:
     """Whether the store can be made to end a connection."""
     staging: bool = False
     """Whether rows wait in a place of the run's own, which a newer run removes."""
+    letters_with_rows: bool = False
+    """Whether what a task decodes is kept in the transaction of its rows, and by no other step."""
+    letters_apart: bool = False
+    """Whether dead letters have transactions of their own, so that one may be seen early."""
     divisible: bool = True
     """Whether a batch that is half done can be trimmed."""
 
@@ -171,6 +175,7 @@ _WAYS = (
         tasks=True,
         commits_by_task=True,
         refuses=True,
+        letters_with_rows=True,
     ),
     Way(
         kind="kafka",
@@ -179,6 +184,7 @@ _WAYS = (
         weaker=ALL[1:],
         tasks=True,
         commits_by_task=True,
+        letters_apart=True,
         divisible=False,
     ),
     Way(

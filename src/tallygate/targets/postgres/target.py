@@ -139,6 +139,11 @@ class PostgresTarget(Target):
                 return self._writer.write(batch)
         except RefusedRowsError as refusal:
             raise self._refused(self._writer, refusal) from refusal
+        except TargetError:
+            # A newer run removes the staging table of this one; then that is gone, and this is why.
+            with self._connection() as connection:
+                ledger_tables.check_claim(connection, claim)
+            raise
 
     def _refused(self, writer: BatchWriter, refusal: RefusedRowsError) -> Exception:
         """The first time a row is refused the batch is written again, carefully."""
