@@ -5,10 +5,22 @@ from datetime import UTC, datetime, timedelta
 
 from tallygate.errors import ConfigError
 
-__all__ = ["duration_ms", "human_size", "interval_ms", "moment", "size_bytes", "time_ms"]
+__all__ = [
+    "FIRST_MS",
+    "LAST_MS",
+    "duration_ms",
+    "human_size",
+    "interval_ms",
+    "moment",
+    "size_bytes",
+    "time_ms",
+]
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAMES = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The first and the last millisecond of the years 1 to 9999, which Python, Arrow and databases can
+all hold."""
 _BYTES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: factor**power
     for power, prefix in enumerate("KMGT", start=1)

@@ -108,6 +108,27 @@ NOTHING_IN_SILENCE = (
 
 BAD_RECORDS = (
     Mutant(
+        guarantee="A record's time, whatever it is, does not keep its block from being read.",
+        file="kafka/fetch.py",
+        old="        times = pc.if_else(fit, times, None)\n",
+        new="",
+        tests="kafka/test_fetching.py -k beyond_all_dates",
+    ),
+    Mutant(
+        guarantee="A record of any year can become a dead letter.",
+        file="core/letters.py",
+        old="stamp.value // 1000",
+        new="round(stamp.as_py().timestamp() * 1000)",
+        tests="core/test_letters.py -k any_year",
+    ),
+    Mutant(
+        guarantee="A dead letter of any year can be kept.",
+        file="postgres/ledger_tables.py",
+        old="letter.time_ms if _has_date(letter.time_ms) else None",
+        new="letter.time_ms",
+        tests="postgres/test_ledger_tables.py -k no_date_can_be",
+    ),
+    Mutant(
         guarantee="A record that cannot be decoded becomes a dead letter.",
         file="core/blocks.py",
         old="        self.letters += made.letters\n",
