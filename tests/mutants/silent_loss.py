@@ -108,6 +108,34 @@ NOTHING_IN_SILENCE = (
 
 BAD_RECORDS = (
     Mutant(
+        guarantee="A decimal of Avro costs no more than its length.",
+        file="core/avro.py",
+        old="    if len(digits) > _DECIMAL_BYTES:\n",
+        new="    if False:\n",
+        tests="core/test_avro.py -k refused_at_once",
+    ),
+    Mutant(
+        guarantee="A type of Avro without a column type does not make each record a dead letter.",
+        file="core/avro.py",
+        old="    elif logical in _LOGICAL:\n",
+        new="    elif logical:\n",
+        tests="core/test_avro.py -k what_they_are_made_of",
+    ),
+    Mutant(
+        guarantee="Five bytes of Avro do not stand for millions of items.",
+        file="core/avro.py",
+        old='    if kind == "array" and not _takes_bytes(schema["items"], named, around):\n',
+        new='    if kind == "array" and _takes_bytes(schema["items"], named, around) is None:\n',
+        tests="core/test_avro.py -k take_no_bytes",
+    ),
+    Mutant(
+        guarantee="A record of Avro that nests deep does not end the process.",
+        file="core/avro.py",
+        old="        if schema in around:\n",
+        new="        if False:\n",
+        tests="core/test_avro.py -k holds_itself",
+    ),
+    Mutant(
         guarantee="A record's time, whatever it is, does not keep its block from being read.",
         file="kafka/fetch.py",
         old="        times = pc.if_else(fit, times, None)\n",
