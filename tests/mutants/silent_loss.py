@@ -108,6 +108,20 @@ NOTHING_IN_SILENCE = (
 
 BAD_RECORDS = (
     Mutant(
+        guarantee="What only Python takes for a number makes its record a dead letter.",
+        file="core/converters.py",
+        old="    return _NUMBER.fullmatch(text) is not None\n",
+        new="    return True\n",
+        tests="core/test_converters.py -k only_python",
+    ),
+    Mutant(
+        guarantee="What only Python takes for a time makes its record a dead letter.",
+        file="core/converters.py",
+        old="    if not _TIME.fullmatch(text):\n",
+        new="    if False:\n",
+        tests="core/test_converters.py -k between",
+    ),
+    Mutant(
         guarantee="A decimal of Avro costs no more than its length.",
         file="core/avro.py",
         old="    if len(digits) > _DECIMAL_BYTES:\n",
