@@ -2,6 +2,7 @@
 
 from mutants.consumers import CONSUMERS
 from mutants.exactly_once import NO_GAP, ONE_TRANSACTION, ONE_WRITER
+from mutants.files import FILES
 from mutants.proof import PROOF
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
 
@@ -15,4 +16,5 @@ MUTANTS = (
     *BAD_RECORDS,
     *PROOF,
     *CONSUMERS,
+    *FILES,
 )
