@@ -6,6 +6,27 @@ __all__ = ["FILES"]
 
 FILES = (
     Mutant(
+        guarantee="A damaged file of rows is refused in a sentence.",
+        file="kafka/record_files.py",
+        old="            raise  # the disk's, and not Arrow's\n",
+        new="            pass\n        raise\n",
+        tests="core/test_files.py -k 'damaged or not_what_it_says'",
+    ),
+    Mutant(
+        guarantee="A row that JSON cannot hold is a bad row.",
+        file="kafka/record_files.py",
+        old="            except TypeError as error:\n",
+        new="            except ZeroDivisionError as error:\n",
+        tests="core/test_files.py -k 'json_cannot_hold or form_in_json'",
+    ),
+    Mutant(
+        guarantee="A row of a time that Python has not is a bad row, and the others are sent.",
+        file="kafka/record_files.py",
+        old="        yield from _careful_rows(batch)\n",
+        new="        raise\n",
+        tests="core/test_files.py -k no_date_can_be",
+    ),
+    Mutant(
         guarantee="A few aliases do not stand for millions of values.",
         file="spec/places.py",
         old="        if count > MOST_NODES:\n",
