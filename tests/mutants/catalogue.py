@@ -4,6 +4,7 @@ from mutants.consumers import CONSUMERS
 from mutants.exactly_once import NO_GAP, ONE_TRANSACTION, ONE_WRITER
 from mutants.files import FILES
 from mutants.proof import PROOF
+from mutants.shown import SHOWN
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
 
 __all__ = ["MUTANTS"]
@@ -17,4 +18,5 @@ MUTANTS = (
     *PROOF,
     *CONSUMERS,
     *FILES,
+    *SHOWN,
 )

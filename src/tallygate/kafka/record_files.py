@@ -13,7 +13,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, time
 from decimal import Decimal
 from enum import StrEnum
 from itertools import islice
@@ -28,7 +28,16 @@ from tallygate.extras import extra_module
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadRow", "Chunk", "FileFormat", "Position", "dump_json", "guess_format", "read_chunks"]
+__all__ = [
+    "BadRow",
+    "Chunk",
+    "FileFormat",
+    "Position",
+    "dump_json",
+    "guess_format",
+    "plain",
+    "read_chunks",
+]
 
 BLOCK = 1 << 20
 _Row = tuple[Any, str | None]
@@ -104,18 +113,19 @@ def read_chunks(
 def dump_json(value: Any) -> bytes:
     """JSON as bytes; decimals keep every digit as text, bytes become base64. A value that JSON has
     no form for (a duration, an integer beyond 64 bits, half a character) is a TypeError."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON holds in the place of a value that it has no type for."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):
         import base64
 
         return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return value.isoformat()  # of nanoseconds, which are pandas' own
+    if isinstance(value, date | time):
+        return value.isoformat()  # orjson asks for those of pandas, which have nanoseconds
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
