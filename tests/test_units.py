@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tallygate.errors import ConfigError
-from tallygate.units import duration_ms, human_size, interval_ms, moment, size_bytes
+from tallygate.units import duration_ms, human_size, interval_ms, moment, size_bytes, time_ms
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,12 @@ def test_sizes(text: str, count: int) -> None:
     assert size_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 weeks"])
+LONG = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "d", "-1d", "7 weeks", "\u0667d", f"{LONG}s", f"0.{LONG}s", "9" * 15 + "d"]
+)
 def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a duration"):
         duration_ms(text)
@@ -42,13 +47,18 @@ def test_intervals(text: str, milliseconds: int) -> None:
     assert interval_ms(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "0s", "daily", "forever", "3 fortnights"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "0s", "daily", "forever", "3 fortnights", f"{LONG}s", "\u0667s", "9" * 15 + "d"],
+)
 def test_bad_intervals_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an interval"):
         interval_ms(text)
 
 
-@pytest.mark.parametrize("text", ["", "MB", "1 GX", "-5MB"])
+@pytest.mark.parametrize(
+    "text", ["", "MB", "1 GX", "-5MB", "\u0667", f"{LONG}MB", "9" * 15 + "TiB"]
+)
 def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a size"):
         size_bytes(text)
@@ -69,3 +79,9 @@ def test_a_time_that_no_date_can_be_is_none() -> None:
     assert moment(-1) is not None
     assert moment(1_767_225_600_000_000_000) is None
     assert moment(10**30) is None
+
+
+@pytest.mark.parametrize("text", ["", "noon", "\u00b2", "\u0667", LONG, "9" * 16])
+def test_bad_times_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a time"):
+        time_ms(text)

@@ -38,6 +38,34 @@ def test_a_letter_tells_its_whole_story() -> None:
     assert origin(_as_record(letter)) == ("orders", 2, 17)
 
 
+class _SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class _OddError(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ValueError("half \ud800 a character"), r"ValueError: half \ud800 a character"),
+        (_SilentError(), "_SilentError: (its __str__ raised RuntimeError)"),
+        (_OddError(), "_OddError: (its __str__ raised TypeError)"),
+    ],
+)
+def test_a_letter_is_written_whatever_the_error_says(error: Exception, cause: str) -> None:
+    for stop in (
+        dead_letter(RECORD, "g.dead-letters", "g", error, 5),
+        retry_letter(RECORD, "g.retry.1s", 1, 0, error, Retry()),
+    ):
+        headers = {name: (value or b"").decode() for name, value in stop.headers}
+        assert headers["tallygate.cause"] == cause
+        assert cause[:6] in headers.get("tallygate.stack", cause)
+
+
 def test_tiers_are_passed_one_by_one_and_end_in_the_dead_letters() -> None:
     retry, error = Retry(tries=2, tiers=("10s", "5m")), ValueError("x")
     record, topics, dues = RECORD, [], []

@@ -203,7 +203,8 @@ PLACES = {
     "at": st.builds(
         '"{}-{}{}"'.format,
         st.sampled_from(["0000", "0001", "1969", "2026", "9999"]),
-        st.sampled_from(["01-01", "12-31T23:59:59.999999", "02-29T00:00", "01-01 00:00:00.5"]),
+        st.sampled_from(["01-01", "12-31T23:59:59.999999", "02-29T00:00", "01-01 00:00:00.5"])
+        | st.sampled_from([f"01-01{between}10:00:00" for between in "xt_-1\t"]),
         st.sampled_from(["", "Z", "+01:00", "-01:00"]),
     )
     | st.sampled_from(  # at the ends of time, where a zone leads beyond or back

@@ -13,6 +13,7 @@ from tallygate.errors import InputError
 from tallygate.kafka.record_files import (
     FileFormat,
     Position,
+    _numbered,
     dump_json,
     guess_format,
     read_chunks,
@@ -101,13 +102,109 @@ def test_a_csv_row_of_another_length_is_bad(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(FileFormat.parquet, "not a Parquet file"), (FileFormat.avro, "not a complete Avro file")],
+    [(FileFormat.parquet, "not a whole Parquet file"), (FileFormat.avro, "not a whole Avro file")],
 )
 def test_a_file_of_another_format_is_refused(tmp_path: Path, kind: FileFormat, said: str) -> None:
     path = tmp_path / "data"
     path.write_text("plain text, and enough of it to look like something")
     with pytest.raises(InputError, match=said):
         list(read_chunks(str(path), kind))
+
+
+@pytest.mark.parametrize("kind", [FileFormat.parquet, FileFormat.avro])
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, kind: FileFormat) -> None:
+    """Each byte of it in turn; the libraries raise what the damage happens to provoke."""
+    path = tmp_path / "data"
+    whole = Path(_write(tmp_path, kind)).read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 3):
+        for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :]):
+            path.write_bytes(damaged)
+            try:
+                list(read_chunks(str(path), kind))
+            except InputError as error:
+                assert f"{path} is not a whole {kind.value.title()} file: " in str(error)
+                refused += 1
+    assert refused > len(whole) / 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"deflate", b"deplate"), (b'"long"', b'"lonx"'), (b'"record"', b'"recorx"')]
+)
+def test_an_avro_file_that_is_not_what_it_says_is_refused(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    path = tmp_path / "data.avro"
+    schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, [{"id": 1}], codec="deflate")
+    assert len(list(read_chunks(str(path), FileFormat.avro))) == 1
+    content = path.read_bytes()
+    assert old in content
+    for damaged in (content.replace(old, new), content[:-20] + bytes(20)):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="is not a whole Avro file: "):
+            list(read_chunks(str(path), FileFormat.avro))
+
+
+def _parquet(folder: Path, **columns: pa.Array) -> str:
+    path = folder / "data.parquet"
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+FAR = 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([1, FAR, 3], pa.timestamp("us")), "out of range"),
+        (pa.array([1, FAR, 3], pa.timestamp("us", "UTC")), "out of range"),
+        (pa.array([1, 1 << 30, 3], pa.date32()), ""),
+    ],
+)
+def test_a_row_whose_time_no_date_can_be_is_bad(
+    tmp_path: Path, column: pa.Array, said: str
+) -> None:
+    name = _parquet(tmp_path, id=pa.array([0, 1, 2]), at=column)
+    (chunk,) = read_chunks(name, FileFormat.parquet)
+    assert [json.loads(value)["id"] for value in chunk.values] == [0, 2]
+    assert list(chunk.numbers) == [1, 3]
+    (bad,) = chunk.bad
+    assert bad.number == 2
+    assert said in bad.reason
+    assert json.loads(bad.raw) == {"id": 1, "at": column[1].value}
+
+
+def test_a_row_without_a_form_in_json_is_bad(tmp_path: Path) -> None:
+    name = _parquet(tmp_path, id=pa.array([0, 1]), took=pa.array([None, 1], pa.duration("us")))
+    (chunk,) = read_chunks(name, FileFormat.parquet)
+    assert chunk.values == [b'{"id":0,"took":null}']
+    assert chunk.fields == [{"id": 0, "took": None}]
+    assert [(bad.number, bad.reason) for bad in chunk.bad] == [
+        (2, "Type is not JSON serializable: datetime.timedelta")
+    ]
+    assert b"microseconds=1" in chunk.bad[0].raw
+
+
+def test_times_in_nanoseconds_keep_them(tmp_path: Path) -> None:
+    """As pandas writes them."""
+    times = pa.array([1, 1_767_225_600_000_000_001], pa.timestamp("ns", "UTC"))
+    (chunk,) = read_chunks(_parquet(tmp_path, at=times), FileFormat.parquet)
+    assert [json.loads(value)["at"] for value in chunk.values] == [
+        "1970-01-01T00:00:00.000000001+00:00",
+        "2026-01-01T00:00:00.000000001+00:00",
+    ]
+
+
+@pytest.mark.parametrize("value", ["\ud800", 1 << 70, {b"k": 1}, [1, {"a": "\udfff"}]])
+def test_what_json_cannot_hold_is_a_bad_row(value: object) -> None:
+    rows: list[tuple[object, str | None]] = [({"a": 1}, None), ({"a": value}, None), ({}, "odd")]
+    (chunk,) = _numbered(iter(rows), Position(0), 10)
+    assert chunk.values == [b'{"a":1}']
+    assert [(each.number, each.reason == "odd") for each in chunk.bad] == [(2, False), (3, True)]
+    assert chunk.bad[0].raw == str({"a": value}).encode(errors="backslashreplace")
 
 
 def test_a_missing_file_is_an_error() -> None:

@@ -1,7 +1,10 @@
 """A dead letter as text, and back."""
 
+import pyarrow as pa
 import pytest
 
+from tallygate.core.blocks import decoded
+from tallygate.core.decoding import Decoder
 from tallygate.core.letters import Letter
 
 
@@ -15,3 +18,21 @@ def test_a_letter_is_the_same_after_it_was_kept(key: bytes | None, value: bytes 
 
 def test_text_can_be_read_by_people() -> None:
     assert '"value": "not JSON"' in Letter("t", 0, 0, "why", None, b"not JSON").text()
+
+
+@pytest.mark.parametrize(
+    "ms", [1, -1, -62_135_596_800_001, 253_402_300_800_000, 9_000_000_000_000_000]
+)
+def test_a_record_of_any_year_can_become_a_letter(ms: int) -> None:
+    raw = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([None, None], pa.binary()),
+            "value": pa.array([b"bad", b"bad"]),
+            "topic": pa.array(["t", "t"]),
+            "partition": pa.array([0, 0], pa.int32()),
+            "offset": pa.array([0, 1], pa.int64()),
+            "timestamp": pa.array([ms * 1000, None], pa.timestamp("us", "UTC")),
+        }
+    )
+    made = decoded(raw, Decoder("json", pa.schema([("id", pa.int64())])))
+    assert [each.time_ms for each in made.letters] == [ms, None]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka import Message
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -32,6 +33,7 @@ from tallygate.kafka.fetch import (
     LENGTHS,
     RECORD,
     RECORDS,
+    _block,
     _consumer,
     _length,
     _Reading,
@@ -41,6 +43,7 @@ from tallygate.kafka.fetch import (
 from tallygate.kafka.read import Reading, read
 from tallygate.settings import Settings
 from tallygate.targets.batch_input import shared_out
+from tallygate.units import FIRST_MS, LAST_MS
 from tallygate.waiting import wait_until
 
 
@@ -357,3 +360,19 @@ def test_every_range_is_in_one_share(sizes: list[int], shares: int) -> None:
     assert len(made) == min(shares, len(ranges))
     if len(made) > 1:
         assert max(map(count, made)) - min(map(count, made)) <= max(sizes)
+
+
+@pytest.mark.parametrize(
+    "odd", [FIRST_MS - 1, LAST_MS + 1, 9_223_372_036_854_776, 2**63 - 1, -(2**63)]
+)
+def test_a_time_beyond_all_dates_is_null_and_its_record_is_there(odd: int) -> None:
+    """Kafka takes any number: nanoseconds in the place of milliseconds, for one."""
+    times = [FIRST_MS, odd, 0, LAST_MS]
+    run = [
+        Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, ms))
+        for at, ms in enumerate(times)
+    ]
+    block = _block(("t", 0), run, [0, 1, 2, 3], RECORDS)
+    assert block.column("offset").to_pylist() == [0, 1, 2, 3]
+    found = block.column("timestamp").cast(pa.int64()).to_pylist()
+    assert found == [FIRST_MS * 1000, None, 0, LAST_MS * 1000]

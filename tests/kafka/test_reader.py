@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 from fixtures.commands import Tallygate
 from fixtures.retention import retire
 from tallygate import Producer, Stack
-from tallygate.errors import ConfigError, InputError, LostRangeError, TopicError
+from tallygate.errors import ConfigError, LostRangeError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka import read as reader
 from tallygate.kafka.read import list_offsets, records_in
@@ -162,17 +161,18 @@ def test_refusals(
     assert said in done.stderr
 
 
-def test_what_cannot_be_decoded_is_named(
-    tallygate: Tallygate, stack: Stack, new_topic: Callable[..., str], tmp_path: Path
+def test_what_cannot_be_decoded_is_shown_and_what_follows_too(
+    tallygate: Tallygate, stack: Stack, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(1)
     with Producer(stack.cluster.connection) as producer:
         producer.send(topic, "no json")
-    done = tallygate(
-        *("consume", topic, "--exit", "--decode", "json", "-b", stack.bootstrap_servers),
-        code=InputError.exit_code,
-    )
-    assert f"record {topic}/0@0 cannot be decoded" in done.stderr
+        producer.send(topic, '{"id": 1}')
+    options = ("--exit", "--decode", "json", "-o", "json", "-b", stack.bootstrap_servers)
+    first, second = tallygate("consume", topic, *options).stdout.splitlines()
+    assert json.loads(first)["value"] == "no json"
+    assert json.loads(first)["error"]
+    assert json.loads(second)["value"] == {"id": 1}
 
 
 def test_records_that_are_gone_are_an_error_with_the_count(

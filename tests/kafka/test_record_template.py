@@ -31,6 +31,12 @@ def test_timestamps_are_milliseconds_or_iso() -> None:
         RecordTemplate(timestamp="user.name").arguments(ROW, 4)
 
 
+@pytest.mark.parametrize("value", [1e300, 1 << 63, float("inf"), float("nan"), 0, -1, True])
+def test_what_kafka_has_no_time_for_is_a_bad_row(value: float) -> None:
+    with pytest.raises(InputError, match="not a timestamp|no time after 1970"):
+        RecordTemplate(timestamp="at").arguments({"at": value}, 4)
+
+
 def test_a_missing_field_is_said() -> None:
     with pytest.raises(InputError, match="has no field 'user.age'"):
         RecordTemplate(key="user.age").arguments(ROW, 4)

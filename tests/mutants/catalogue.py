@@ -2,7 +2,9 @@
 
 from mutants.consumers import CONSUMERS
 from mutants.exactly_once import NO_GAP, ONE_TRANSACTION, ONE_WRITER
+from mutants.files import FILES
 from mutants.proof import PROOF
+from mutants.shown import SHOWN
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
 
 __all__ = ["MUTANTS"]
@@ -15,4 +17,6 @@ MUTANTS = (
     *BAD_RECORDS,
     *PROOF,
     *CONSUMERS,
+    *FILES,
+    *SHOWN,
 )

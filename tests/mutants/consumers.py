@@ -6,6 +6,27 @@ __all__ = ["CONSUMERS"]
 
 CONSUMERS = (
     Mutant(
+        guarantee="A consumer writes the dead letter of an error whatever that says.",
+        file="consumer/retry.py",
+        old='    return text.encode(errors="backslashreplace").decode()\n',
+        new="    return text\n",
+        tests="consumer/test_retry.py -k whatever_the_error_says",
+    ),
+    Mutant(
+        guarantee="A consumer writes the dead letter of an error that has no text.",
+        file="consumer/retry.py",
+        old="    except Exception as problem:\n",
+        new="    except ZeroDivisionError as problem:\n",
+        tests="consumer/test_retry.py -k whatever_the_error_says",
+    ),
+    Mutant(
+        guarantee="An Output that cannot be sent is its handler's failure.",
+        file="consumer/into_kafka.py",
+        old="    return [_checked(output) for output in found]\n",
+        new="    return found\n",
+        tests="consumer/test_outputs.py -k failure_of_its_handler",
+    ),
+    Mutant(
         guarantee="A consumer's offset in PostgreSQL moves only from where it knows it to be.",
         file="consumer/into_postgres.py",
         old='AND partition = %s AND next_offset = %s",\n',

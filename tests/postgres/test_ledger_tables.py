@@ -23,6 +23,7 @@ from tallygate.postgres.connect import connect
 from tallygate.postgres.ledger_tables import BatchRecord
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.tables import upgrade
+from tallygate.units import FIRST_MS, LAST_MS
 
 _names = (f"model-{number}" for number in itertools.count())
 
@@ -110,6 +111,12 @@ def test_a_letter_counts_once_its_batch_does(stack: Stack, connection: ArrowConn
             (claim.pipeline,),
         ).fetchone()
     assert row == (b"k", b"\xff\0", "bad\N{REPLACEMENT CHARACTER}", 7)
+
+
+@pytest.mark.parametrize("ms", [FIRST_MS - 1, LAST_MS + 1, 2**63 - 1, -(2**63)])
+def test_a_letter_whose_time_no_date_can_be_is_kept_without_it(ms: int) -> None:
+    assert ledger_tables._fields(Letter("t", 0, 0, "why", time_ms=ms))["ms"] is None
+    assert ledger_tables._fields(Letter("t", 0, 0, "why", time_ms=LAST_MS))["ms"] == LAST_MS
 
 
 def test_letters_of_a_batch_that_was_never_committed_are_forgotten(

@@ -26,6 +26,7 @@ from tallygate.cli.consume import consume
 from tallygate.cli.produce import produce
 from tallygate.errors import TallygateError
 from tallygate.extras import naming_extras
+from tallygate.printable import printable
 
 __all__ = ["app", "main"]
 
@@ -77,14 +78,14 @@ def main() -> None:
     except TallygateError as error:
         if debug:
             traceback.print_exc()
-        print(f"tallygate: {error}", file=sys.stderr)
+        print(f"tallygate: {printable(str(error), lines=True)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except Exception as error:
         if debug:
             traceback.print_exc()
         print(
-            f"tallygate: an error that should not happen: {type(error).__name__}: {error} "
-            "(--debug shows where; please report it)",
+            f"tallygate: an error that should not happen: {type(error).__name__}: "
+            f"{printable(str(error), lines=True)} (--debug shows where; please report it)",
             file=sys.stderr,
         )
         sys.exit(1)

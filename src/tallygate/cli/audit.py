@@ -11,6 +11,7 @@ from tallygate.cli.options import with_settings
 from tallygate.cli.output import progress_display
 from tallygate.cli.own_session import own_session
 from tallygate.errors import TallygateError
+from tallygate.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +63,8 @@ def audit(
         result = tallygate.audit(
             pipeline, since=begin, sample=chosen, settings=settings, spark=spark
         )
-    print(json.dumps(result.as_dict(), default=str) if json_ else result)
+    said = printable(str(result), lines=True)
+    print(json.dumps(result.as_dict(), default=str) if json_ else said)
     raise typer.Exit(result.verdict.exit_code)
 
 
@@ -96,7 +98,8 @@ def trace(
     with _opened(file, "trace", settings) as (pipeline, spark):
         found = tallygate.trace(pipeline, at, where=where, settings=settings, spark=spark)
     for each in found:
-        print(json.dumps(each.as_dict(), default=str) if json_ else each)
+        said = printable(str(each), lines=True)
+        print(json.dumps(each.as_dict(), default=str) if json_ else said)
     if not found and not json_:
         print("no row matches, or the rows that match name no record")
     raise typer.Exit(0 if found and all(found) else 1)

@@ -1,7 +1,9 @@
 """`tallygate consume`: topics onto the terminal or into a file."""
 
 import dataclasses
+import functools
 import json
+import re
 import signal
 import sys
 from enum import StrEnum
@@ -12,6 +14,7 @@ import typer
 from tallygate.cli.options import resolve_connection, with_settings
 from tallygate.errors import ConfigError, InputError
 from tallygate.gc_tuning import collect_seldom
+from tallygate.printable import printable
 from tallygate.units import time_ms
 
 if TYPE_CHECKING:
@@ -121,7 +124,7 @@ def _reading(
         start, value = From.tail, tail
     elif from_ in ("beginning", "end"):
         start = From(from_)
-    elif from_ is not None and from_.isdigit() and len(from_) < 13:
+    elif from_ is not None and re.fullmatch("[0-9]{1,12}", from_):
         start, value = From.offset, int(from_)
     elif from_ is not None:
         start, value = From.timestamp, time_ms(from_)
@@ -140,12 +143,16 @@ def _decoder(decode: Decode, avro_schema: str | None) -> Any:
     if (decode is Decode.avro) != (avro_schema is not None):
         raise ConfigError("--decode avro and --avro-schema FILE go together.")
     if decode is Decode.json:
-        return json.loads
+        return functools.partial(json.loads, parse_constant=_no_constant)
     if decode is Decode.avro:
         from tallygate.core.avro import decoder
 
         return decoder(avro_schema or "")
     return lambda value: value.decode(errors="replace")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 class _Printer:
@@ -177,15 +184,10 @@ class _Printer:
 
     def _rows(self, batch: list[Any]) -> None:
         from tallygate.kafka.read import to_record
-        from tallygate.kafka.record_files import dump_json
 
         for message in batch:
             record = to_record(message)
-            try:
-                value = None if record.value is None else self._decode(record.value)
-            except (InputError, ValueError) as error:
-                raise InputError(f"{record.where} cannot be decoded: {error}") from error
-            fields = {
+            fields: dict[str, Any] = {
                 "topic": record.topic,
                 "partition": record.partition,
                 "offset": record.offset,
@@ -195,18 +197,39 @@ class _Printer:
                     name: None if text is None else text.decode(errors="replace")
                     for name, text in record.headers
                 },
-                "value": value,
             }
-            if self._shown is Shown.json:
-                sys.stdout.buffer.write(dump_json(fields) + b"\n")
-            else:
-                self._line(fields)
+            write = self._json if self._shown is Shown.json else self._line
+            try:
+                value = None if record.value is None else self._decode(record.value)
+                write({**fields, "value": value})
+            except (InputError, ValueError, TypeError, RecursionError) as error:
+                # A record that is not what it should be is shown as it is; others come after it.
+                text = (record.value or b"").decode(errors="replace")
+                write({**fields, "value": text, "error": str(error) or type(error).__name__})
+
+    def _json(self, fields: dict[str, Any]) -> None:
+        from tallygate.kafka.record_files import dump_json, plain
+
+        try:
+            line = dump_json(fields)
+        except TypeError:  # an integer beyond 64 bits, or half a character
+            line = json.dumps(fields, default=plain, allow_nan=False).encode()
+        sys.stdout.buffer.write(line + b"\n")
 
     def _line(self, fields: dict[str, Any]) -> None:
+        from tallygate.kafka.record_files import plain
+
+        value = fields["value"]
+        text = value if isinstance(value, str) else json.dumps(value, default=plain)
+        headers = f"  {fields['headers']}" if fields["headers"] else ""
+        error = f"  error: {fields['error']}" if "error" in fields else ""
+        key = "-" if fields["key"] is None else fields["key"]
         if not self._headed:
             print(f"{'partition':>9}  {'offset':>10}  {'key':<16}  value")
             self._headed = True
-        text = fields["value"] if isinstance(fields["value"], str) else json.dumps(fields["value"])
-        headers = f"  {fields['headers']}" if fields["headers"] else ""
-        key = "-" if fields["key"] is None else fields["key"]
-        print(f"{fields['partition']:>9}  {fields['offset']:>10}  {key:<16}  {text}{headers}")
+        print(
+            printable(
+                f"{fields['partition']:>9}  {fields['offset']:>10}  {key:<16}  "
+                f"{text}{headers}{error}"
+            )
+        )

@@ -11,6 +11,7 @@ from tallygate.cli.options import (
 )
 from tallygate.cli.output import Format, show, show_table
 from tallygate.errors import TopicError
+from tallygate.printable import printable
 
 if TYPE_CHECKING:
     from tallygate.consumer.dead_letters import DeadLetter
@@ -120,5 +121,5 @@ def _text(content: bytes | None) -> str | None:
 def _print(value: dict[str, Any]) -> None:
     for name, content in value.items():
         if name != "stack":
-            print(f"{name:<10} {content}")
-    print(value["stack"])
+            print(f"{name:<10} {printable(str(content))}")
+    print(printable(value["stack"], lines=True))

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
+from tallygate.printable import printable
+
 __all__ = ["Format", "progress_display", "show", "show_table", "stop_well"]
 
 SECONDS_BETWEEN_LINES = 2.0
@@ -65,8 +67,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return escape(", ".join(str(item) for item in value))
-    return escape(str(value))
+        return escape(printable(", ".join(str(item) for item in value)))
+    return escape(printable(str(value)))
 
 
 @contextmanager
@@ -74,9 +76,10 @@ def progress_display() -> Iterator[Callable[[str], None]]:
     """A line that changes on a terminal; elsewhere a new line, at most every two seconds."""
     if sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
 
         with Console(stderr=True).status("") as status:
-            yield lambda message: status.update(message)
+            yield lambda message: status.update(escape(printable(message)))
         return
     printed, when = "", float("-inf")
 
@@ -84,7 +87,7 @@ def progress_display() -> Iterator[Callable[[str], None]]:
         nonlocal printed, when
         now = time.monotonic()
         if message != printed and now - when >= SECONDS_BETWEEN_LINES:
-            print(message, file=sys.stderr, flush=True)
+            print(printable(message), file=sys.stderr, flush=True)
             printed, when = message, now
 
     yield line

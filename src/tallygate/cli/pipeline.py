@@ -15,6 +15,7 @@ import typer
 from tallygate.cli.options import resolve_connection, with_settings
 from tallygate.cli.own_session import own_session
 from tallygate.errors import ConfigError
+from tallygate.printable import printable
 
 if TYPE_CHECKING:
     from tallygate.engine.progress import Progress
@@ -159,9 +160,12 @@ def _view(
 
         with Live(refresh_per_second=4) as live:
             window = _Window(name)
-            yield lambda progress: live.update(window.table(progress)), live.console.print
+            yield (
+                lambda progress: live.update(window.table(progress)),
+                lambda text: live.console.print(printable(text), markup=False, highlight=False),
+            )
     else:
-        yield _line, lambda text: print(f"note: {text}", flush=True)
+        yield _line, lambda text: print(f"note: {printable(text)}", flush=True)
 
 
 def _event(kind: str, **fields: Any) -> None:

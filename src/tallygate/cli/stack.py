@@ -18,6 +18,7 @@ from tallygate.cli.options import (
 )
 from tallygate.cli.output import Format, progress_display, show, show_table
 from tallygate.extras import has_extra
+from tallygate.printable import printable
 
 if TYPE_CHECKING:
     from tallygate.settings import Settings
@@ -128,7 +129,8 @@ def _pipelines(settings: "Settings") -> list[dict[str, Any]]:
     try:
         known = tallygate.status(settings=settings)
     except UnreachableError as error:
-        print(f"Pipelines of the store cannot be shown: {error}", file=sys.stderr)
+        said = printable(str(error), lines=True)
+        print(f"Pipelines of the store cannot be shown: {said}", file=sys.stderr)
         known = local_pipelines(settings)
     return [
         {

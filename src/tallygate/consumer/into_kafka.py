@@ -1,5 +1,6 @@
 """Exactly once into Kafka: what the handler returns and the offsets in one transaction."""
 
+import operator
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -168,10 +169,58 @@ def _outputs(returned: Any) -> list[Output]:
     if returned is None:
         return []
     found = [returned] if isinstance(returned, Output) else list(returned)
-    for output in found:
-        if not isinstance(output, Output):
-            raise ConfigError(
-                f"a handler of delivery exactly-once into Kafka returns records to write "
-                f"(tallygate.Output), not {type(output).__name__}."
-            )
-    return found
+    return [_checked(output) for output in found]
+
+
+def _checked(output: Any) -> Output:
+    """The record with its parts as bytes. What a producer would refuse is the handler's failure,
+    and found where that is: in the midst of a transaction it would end the consumer."""
+    if not isinstance(output, Output):
+        raise ConfigError(
+            f"a handler of delivery exactly-once into Kafka returns records to write "
+            f"(tallygate.Output), not {type(output).__name__}."
+        )
+    return Output(
+        _name("topic", output.topic),
+        _content("value", output.value),
+        _content("key", output.key),
+        tuple(
+            (_name("header", name), _content(f"header {name!r}", value))
+            for name, value in output.headers
+        ),
+        _number("partition", output.partition, bits=31),
+        _number("timestamp", output.timestamp, bits=63),
+    )
+
+
+def _content(part: str, given: Any) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if not isinstance(given, str):
+        raise ConfigError(
+            f"the {part} of an Output is bytes, text or None, and not {type(given).__name__}."
+        )
+    try:
+        return given.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the {part} of an Output is no text that can be sent: {error}."
+        ) from None
+
+
+def _name(part: str, given: Any) -> str:
+    """For half a character in a header's name confluent-kafka ends the process."""
+    name = given.decode() if isinstance(given, bytes) else given
+    if not isinstance(name, str) or "\0" in name:
+        raise ConfigError(f"an Output has the {part} {given!r}, which is no name that can be sent.")
+    _content(f"name of a {part}", name)
+    return name
+
+
+def _number(part: str, given: Any, *, bits: int) -> int | None:
+    if given is None:
+        return None
+    number = operator.index(given)
+    if not -1 <= number < 1 << bits:
+        raise ConfigError(f"an Output has the {part} {number}, which cannot be sent.")
+    return number

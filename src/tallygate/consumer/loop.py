@@ -31,7 +31,7 @@ from tallygate.consumer.delivery import (
 )
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
-from tallygate.consumer.retry import Retry
+from tallygate.consumer.retry import Retry, said
 from tallygate.core.offsets import TopicPartition
 from tallygate.core.record import Record
 from tallygate.errors import HandlerError, LostRangeError
@@ -244,7 +244,7 @@ class Loop:
         """Write a record that failed for good elsewhere; False if the store did not answer."""
         if not self._retry.dead_letters:
             raise HandlerError(
-                f"{record.where} failed {self._retry.tries} times: {type(error).__name__}: {error}"
+                f"{record.where} failed {self._retry.tries} times: {said(error)}"
             ) from error
         instead = self._retry.next_stop(record, self._group, error, int(time.time() * 1000))
         self._at_end = {partition for partition in self._at_end if partition[0] != instead.topic}

@@ -14,7 +14,7 @@ from tallygate.core.record import Headers, Output, Record
 from tallygate.errors import ConfigError
 from tallygate.units import duration_ms
 
-__all__ = ["Retry", "dead_letter", "origin", "retry_letter"]
+__all__ = ["Retry", "dead_letter", "origin", "retry_letter", "said"]
 
 STACK_BYTES = 8_000
 
@@ -81,7 +81,7 @@ def dead_letter(record: Record, topic: str, group: str, error: BaseException, tr
     headers = {
         **_story(record, error, tries),
         "tallygate.group": group,
-        "tallygate.stack": "".join(traceback.format_exception(error))[-STACK_BYTES:],
+        "tallygate.stack": _stack(error)[-STACK_BYTES:],
     }
     return Output(topic, record.value, record.key, _merged(record.headers, headers))
 
@@ -95,6 +95,27 @@ def origin(record: Record) -> tuple[str, int, int]:
     return topic.decode(), int(partition or b"0"), int(offset or b"0")
 
 
+def said(error: BaseException) -> str:
+    """The kind of an error and its text, which a handler made: it may have none, or hold half a
+    character, which no header can."""
+    try:
+        text = str(error)
+    except Exception as problem:
+        text = f"(its __str__ raised {type(problem).__name__})"
+    return _encodable(f"{type(error).__name__}: {text}")
+
+
+def _stack(error: BaseException) -> str:
+    try:
+        return _encodable("".join(traceback.format_exception(error)))
+    except Exception:
+        return said(error)
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _story(record: Record, error: BaseException, tries: int) -> dict[str, str]:
     topic, partition, offset = origin(record)
     before = int(record.header("tallygate.tries") or b"0")
@@ -105,7 +126,7 @@ def _story(record: Record, error: BaseException, tries: int) -> dict[str, str]:
         "tallygate.offset": str(offset),
         "tallygate.timestamp": first_seen.decode() if first_seen else str(record.timestamp),
         "tallygate.tries": str(before + tries),
-        "tallygate.cause": f"{type(error).__name__}: {error}"[:1000],
+        "tallygate.cause": said(error)[:1000],
     }
 
 

@@ -1,8 +1,15 @@
-"""Avro without a registry: one schema, in a file, for every record of a topic."""
+"""Avro without a registry: one schema, in a file, for every record of a topic.
+
+The bytes of a record are of unknown origin, so a schema is rewritten before it reads any: decimals
+are read by a reader of our own, since the library's takes a time that grows with the square of
+their length, and a schema by which a few bytes could stand for millions of items, or for levels
+without end, is refused.
+"""
 
 import io
 import json
 from collections.abc import Callable
+from decimal import Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +36,10 @@ def encoder(schema_file: str) -> Callable[[Any], bytes]:
 
 
 def decoder(schema_file: str) -> Callable[[bytes], Any]:
-    fastavro, schema = _fastavro(), _load(schema_file)
+    fastavro = _fastavro()
+    schema = fastavro.parse_schema(_for_reading(_load_bounded(schema_file)))
+    for kind in ("bytes", "fixed"):
+        fastavro.read.LOGICAL_READERS[f"{kind}-{_OWN_DECIMAL}"] = _read_decimal
 
     def decode(value: bytes) -> Any:
         buffer = io.BytesIO(value)
@@ -58,6 +68,87 @@ def _load(path: str) -> Any:
         raise ConfigError(f"{path} is not an Avro schema: {error}.") from error
 
 
+def _load_bounded(path: str) -> Any:
+    """A schema by which no record can stand for more than its bytes do."""
+    schema = _load(path)
+    try:
+        _takes_bytes(schema, {}, frozenset())
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read safely: it nests too deep.") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be read safely: {error}") from None
+    return schema
+
+
+def _takes_bytes(schema: Any, named: dict[str, bool], around: frozenset[str]) -> bool:
+    """Whether each value takes a byte at least; `around` are the records that it is part of."""
+    if isinstance(schema, list):
+        for each in schema:
+            _takes_bytes(each, named, around)
+        return True
+    if isinstance(schema, str):
+        if schema in around:
+            raise ConfigError(
+                f"the record {schema} holds itself, so a record of a few kB could nest deeper than "
+                "the memory for it; write out as many levels as there are."
+            )
+        return named.get(schema, schema != "null")
+    kind = schema["type"]
+    if kind == "array" and not _takes_bytes(schema["items"], named, around):
+        raise ConfigError(
+            "an array has items that take no bytes, so 5 bytes could stand for millions of them; "
+            "give the items a type with a value, or write how many there are as a long."
+        )
+    if kind == "map":
+        _takes_bytes(schema["values"], named, around)
+    if "fields" in schema:
+        inside = around | {schema["name"]}
+        taken = [_takes_bytes(each["type"], named, inside) for each in schema["fields"]]
+        named[schema["name"]] = any(taken)
+        return any(taken)
+    if kind == "fixed":
+        named[schema["name"]] = schema["size"] > 0
+        return named[schema["name"]]
+    return _takes_bytes(kind, named, around)
+
+
+def _for_reading(schema: Any) -> Any:
+    """The schema with decimals of our own, and without logical types that have no column type: a
+    uuid is read as its text, a time of day as its number."""
+    if isinstance(schema, list):
+        return [_for_reading(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: each for name, each in schema.items() if not name.startswith("__")}
+    logical = found.pop("logicalType", None)
+    if logical == "decimal":
+        found["logicalType"] = _OWN_DECIMAL
+    elif logical in _LOGICAL:
+        found["logicalType"] = logical
+    for name in ("type", "items", "values"):
+        if name in found:
+            found[name] = _for_reading(found[name])
+    if "fields" in found:
+        found["fields"] = [{**each, "type": _for_reading(each["type"])} for each in found["fields"]]
+    return found
+
+
+_OWN_DECIMAL = "tallygate-decimal"
+_DECIMAL_BYTES = 17
+"""One more than a decimal of 38 digits takes."""
+_EXACT = Context(prec=76)
+_EXACT.traps[Inexact] = True
+
+
+def _read_decimal(data: bytes, schema: Any, _reader_schema: Any = None) -> Decimal:
+    sign = b"\xff" if data[:1] >= b"\x80" else b"\x00"
+    digits = data.lstrip(sign)
+    if len(digits) > _DECIMAL_BYTES:
+        raise InputError(f"a decimal of {len(data)} bytes has more than 38 digits")
+    number = int.from_bytes(data[-_DECIMAL_BYTES - 1 :], signed=True)
+    return Decimal(number).scaleb(-schema.get("scale", 0), context=_EXACT)
+
+
 _LOGICAL = {
     "timestamp-millis": pa.timestamp("us", "UTC"),
     "timestamp-micros": pa.timestamp("us", "UTC"),
@@ -80,7 +171,7 @@ _PRIMITIVE = {
 
 def arrow_schema(schema_file: str) -> pa.Schema:
     """The columns that records of this schema have."""
-    schema = _load(schema_file)
+    schema = _load_bounded(schema_file)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigError(f"{schema_file} describes no record, so it has no columns.")
     return pa.schema([(field["name"], _arrow(field["type"])) for field in schema["fields"]])
@@ -96,7 +187,7 @@ def _arrow(schema: Any) -> pa.DataType:
         return _named(schema)
     logical = schema.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        return _decimal_type(schema)
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     kind = schema["type"]
@@ -107,6 +198,13 @@ def _arrow(schema: Any) -> pa.DataType:
     if kind == "map":
         return pa.map_(pa.string(), _arrow(schema["values"]))
     return _named(kind) if isinstance(kind, str) else _arrow(kind)
+
+
+def _decimal_type(schema: Any) -> pa.DataType:
+    precision = schema.get("precision", 0)
+    if not 1 <= precision <= 38:
+        raise ConfigError(f"an Avro decimal of precision {precision} has no column type: 1 to 38.")
+    return pa.decimal128(precision, schema.get("scale", 0))
 
 
 def _named(kind: str) -> pa.DataType:

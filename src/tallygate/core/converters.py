@@ -4,6 +4,7 @@ A value of another type is refused with the path of its field: nothing is guesse
 """
 
 import base64
+import re
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,10 +16,17 @@ import pyarrow as pa
 
 from tallygate.errors import ConfigError
 
-__all__ = ["Member", "members_of"]
+__all__ = ["Member", "is_number", "members_of"]
 
 # Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
 _EXACT = Context(prec=76)
+# Python takes more for a number (`1_000`, ` 7 `, digits of any script) and any character between a
+# date and a time.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_TIME = re.compile(
+    r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}|[0-9]{4}-W[0-9]{2}(?:-[0-9])?|[0-9]{4}W[0-9]{2,3})"
+    r"(?:[Tt ].+)?"
+)
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,14 @@ def _short_float(item: Any) -> float:
     return number
 
 
+def is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
 def _decimal(item: Any, precision: int, scale: int) -> Decimal:
     if isinstance(item, bool | float) or not isinstance(item, int | str | Decimal):
+        raise ValueError(f"{_shown(item)} is not a decimal")
+    if isinstance(item, str) and not is_number(item):
         raise ValueError(f"{_shown(item)} is not a decimal")
     try:
         number = Decimal(item)
@@ -150,7 +164,7 @@ def _decimal(item: Any, precision: int, scale: int) -> Decimal:
 def _local_timestamp(item: Any) -> datetime:
     if isinstance(item, datetime):
         return item.replace(tzinfo=None)
-    parsed = datetime.fromisoformat(_of(item, str, "a time"))
+    parsed = _parsed_time(item)
     if parsed.tzinfo is not None:
         raise ValueError(f"{_shown(item)} has a zone, which a timestamp_ntz cannot keep")
     return parsed
@@ -159,8 +173,15 @@ def _local_timestamp(item: Any) -> datetime:
 def _timestamp(item: Any) -> datetime:
     if isinstance(item, datetime):
         return item
-    parsed = datetime.fromisoformat(_of(item, str, "a time"))
+    parsed = _parsed_time(item)
     return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def _parsed_time(item: Any) -> datetime:
+    text: str = _of(item, str, "a time")
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"{_shown(item)} is not a time as in 2026-01-31T12:00:00Z")
+    return datetime.fromisoformat(text)
 
 
 def _date(item: Any) -> date:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tallygate.core import avro
-from tallygate.core.converters import Member, members_of
+from tallygate.core.converters import Member, is_number, members_of
 from tallygate.errors import InputError
 
 __all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
@@ -315,13 +315,13 @@ def _cell(cell: str, type_: pa.DataType) -> Any:
     if cell == "":
         return None
     if pa.types.is_integer(type_):
-        return int(cell) if _is_number(cell) else cell
+        return int(cell) if _is_whole(cell) else cell
     if pa.types.is_floating(type_):
-        return float(cell)
+        return float(cell) if is_number(cell) else cell
     if pa.types.is_boolean(type_):
         return {"true": True, "false": False}.get(cell.lower(), cell)
     return cell
 
 
-def _is_number(cell: str) -> bool:
+def _is_whole(cell: str) -> bool:
     return cell.removeprefix("-").isdecimal() and cell.isascii()

@@ -62,8 +62,10 @@ class Letter:
 
 def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = False) -> Letter:
     """A raw record of a block, or a row made of one, as a dead letter."""
-    record: dict[str, Any] = {name: raw.column(name)[index].as_py() for name in raw.schema.names}
-    stamp = record.get("timestamp")
+    found = {name: raw.column(name)[index] for name in raw.schema.names}
+    # As a number: Spark's records may be of a year that Python's times do not reach.
+    stamp = found.pop("timestamp", None)
+    record: dict[str, Any] = {name: each.as_py() for name, each in found.items()}
     return Letter(
         record["topic"],
         record["partition"],
@@ -71,7 +73,7 @@ def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = Fal
         cause,
         record.get("key"),
         record["value"],
-        None if stamp is None else round(stamp.timestamp() * 1000),
+        None if stamp is None or not stamp.is_valid else stamp.value // 1000,
         tuple((each["key"], each["value"]) for each in record.get("headers") or ()),
         is_row,
     )

@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as Offset
 
@@ -28,6 +29,7 @@ from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.pool import Pool
+from tallygate.units import FIRST_MS, LAST_MS
 
 __all__ = ["HEADERS", "HEADERS_DDL", "RECORDS", "close_idle", "fetch"]
 
@@ -256,10 +258,19 @@ def _block(
         "offset": pa.array(offsets, pa.int64()),
     }
     if schema is RECORDS:
-        times = pa.array([message.timestamp()[1] for message in run], pa.timestamp("ms", "UTC"))
         columns["key"] = pa.array(list(map(Message.key, run)), pa.binary())
-        columns["timestamp"] = times.cast(pa.timestamp("us", "UTC"))
+        columns["timestamp"] = _times(run)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _times(run: list[Message]) -> pa.Array:
+    """Null beyond the years 1 to 9999: Kafka takes any number for a record's time."""
+    times = pa.array([message.timestamp()[1] for message in run], pa.int64())
+    ends = pc.min_max(times).as_py()
+    if not FIRST_MS <= ends["min"] <= ends["max"] <= LAST_MS:
+        fit = pc.and_(pc.greater_equal(times, FIRST_MS), pc.less_equal(times, LAST_MS))
+        times = pc.if_else(fit, times, None)
+    return times.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:

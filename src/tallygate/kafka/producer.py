@@ -187,6 +187,9 @@ class Producer:
     ) -> "Future[Metadata]":
         """Queue a record. The future and the callback are served by `poll`, `flush` and `close`,
         and by later sends."""
+        given: list[tuple[str, str | bytes | None]] = list(headers)
+        for name, _ in given:
+            name.encode()  # for half a character in a name confluent-kafka ends the process
         future: _Delivery = _Delivery(self._unseen)
         place: dict[str, Any] = {} if partition is None else {"partition": partition}
         if timestamp is not None:
@@ -203,7 +206,7 @@ class Producer:
                         value,
                         key,
                         on_delivery=delivered,
-                        headers=list(headers),
+                        headers=given,
                         **place,
                     )
                 break

@@ -13,20 +13,35 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, time
 from decimal import Decimal
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
 from tallygate.errors import InputError
 from tallygate.extras import extra_module
 
-__all__ = ["BadRow", "Chunk", "FileFormat", "Position", "dump_json", "guess_format", "read_chunks"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BadRow",
+    "Chunk",
+    "FileFormat",
+    "Position",
+    "dump_json",
+    "guess_format",
+    "plain",
+    "read_chunks",
+]
 
 BLOCK = 1 << 20
+_Row = tuple[Any, str | None]
+"""A row, and what is wrong with it if anything is."""
 
 
 class FileFormat(StrEnum):
@@ -96,17 +111,21 @@ def read_chunks(
 
 
 def dump_json(value: Any) -> bytes:
-    """JSON as bytes; decimals keep every digit as text, bytes become base64."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    """JSON as bytes; decimals keep every digit as text, bytes become base64. A value that JSON has
+    no form for (a duration, an integer beyond 64 bits, half a character) is a TypeError."""
+    return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON holds in the place of a value that it has no type for."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):
         import base64
 
         return base64.b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()  # orjson asks for those of pandas, which have nanoseconds
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -182,7 +201,7 @@ def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Itera
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     reader = csv.DictReader(text, strict=True)
 
-    def good_or_bad() -> Iterator[tuple[Any, str | None]]:
+    def good_or_bad() -> Iterator[_Row]:
         for row in reader:
             if None in row or None in row.values():
                 yield row, f"does not have {len(reader.fieldnames or ())} columns"
@@ -196,44 +215,80 @@ def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Itera
 
 
 def _parquet(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        source = pq.ParquetFile(file)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{file.name} is not a Parquet file: {error}.") from error
-    table_rows = (
-        row for batch in source.iter_batches(batch_size=rows) for row in batch.to_pylist()
-    )
-    yield from _numbered(((row, None) for row in table_rows), start, rows)
+    def read() -> Iterator[_Row]:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=rows):
+            yield from _rows_of(batch)
+
+    yield from _numbered(_whole(read(), f"{file.name} is not a whole Parquet file"), start, rows)
 
 
 def _avro(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:
     fastavro = extra_module("fastavro", "Avro")
+
+    def read() -> Iterator[_Row]:
+        for row in fastavro.reader(file):
+            yield row, None
+
+    yield from _numbered(_whole(read(), f"{file.name} is not a whole Avro file"), start, rows)
+
+
+def _whole(rows: Iterator[_Row], problem: str) -> Iterator[_Row]:
+    """The rows of a library, which raises all kinds of errors for a file that is damaged."""
     try:
-        source = fastavro.reader(file)
-        yield from _numbered(((row, None) for row in source), start, rows)
-    except (ValueError, EOFError, IndexError) as error:
-        raise InputError(f"{file.name} is not a complete Avro file: {error}.") from error
+        yield from rows
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, and not Arrow's
+        raise InputError(f"{problem}: {str(error) or type(error).__name__}.") from error
 
 
-def _numbered(
-    source: Iterator[tuple[Any, str | None]], start: Position, rows: int
-) -> Iterator[Chunk]:
+def _rows_of(batch: "pa.RecordBatch") -> Iterator[_Row]:
+    """Of a time beyond the year 9999, for one, Python has no value, and its row is bad."""
+    try:
+        fit = batch.to_pylist()
+    except (ValueError, ArithmeticError):
+        yield from _careful_rows(batch)
+    else:
+        yield from ((row, None) for row in fit)
+
+
+def _careful_rows(batch: "pa.RecordBatch") -> Iterator[_Row]:
+    for index in range(batch.num_rows):
+        try:
+            yield batch.slice(index, 1).to_pylist()[0], None
+        except (ValueError, ArithmeticError) as error:
+            scalars = zip(batch.schema.names, (each[index] for each in batch.columns), strict=True)
+            yield {name: _number_or_value(each) for name, each in scalars}, str(error)
+
+
+def _number_or_value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, ArithmeticError):
+        return getattr(scalar, "value", None)
+
+
+def _numbered(source: Iterator[_Row], start: Position, rows: int) -> Iterator[Chunk]:
     """Chunks of parsed rows, from the position's record on, with their values as JSON."""
     number = start.records
     remaining = islice(source, number, None)
     while part := list(islice(remaining, rows)):
-        numbers, fields, bad = [], [], []
+        numbers, values, fields, bad = [], [], [], []
         for row, reason in part:
             number += 1
+            try:
+                value = dump_json(row if reason is None else {str(k): v for k, v in row.items()})
+            except TypeError as error:
+                value, reason = str(row).encode(errors="backslashreplace"), reason or str(error)
             if reason is None:
                 numbers.append(number)
+                values.append(value)
                 fields.append(row)
             else:
-                bad.append(BadRow(number, reason, dump_json({str(k): v for k, v in row.items()})))
-        yield Chunk(numbers, [dump_json(row) for row in fields], fields, Position(number), bad)
+                bad.append(BadRow(number, reason, value))
+        yield Chunk(numbers, values, fields, Position(number), bad)
 
 
 _READERS: Mapping[FileFormat, Callable[[BinaryIO, Position, int, bool], Iterator[Chunk]]] = {

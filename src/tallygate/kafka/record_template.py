@@ -47,7 +47,7 @@ class RecordTemplate:
             ]
         if self.timestamp is not None:
             found["timestamp"] = _milliseconds(_field(row, self.timestamp), self.timestamp)
-            if found["timestamp"] <= 0:
+            if not 0 < found["timestamp"] < 1 << 63:
                 raise InputError(f"has no time after 1970 in {self.timestamp!r}, as Kafka needs")
         if self.partition is not None:
             found["partition"] = self.partition
@@ -129,6 +129,8 @@ def _milliseconds(value: Any, path: str) -> int:
     if isinstance(value, bool):
         raise InputError(f"has {value!r} in {path!r}, which is not a timestamp")
     if isinstance(value, int | float):
+        if value - value != 0:
+            raise InputError(f"has {value!r} in {path!r}, which is not a timestamp")
         return int(value)
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -19,6 +19,7 @@ from tallygate.core.ledger import IN_ANOTHER, Claim, LedgerState, Lost, Run, fen
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import FencedError, LedgerError
+from tallygate.units import FIRST_MS, LAST_MS
 
 __all__ = [
     "BatchRecord",
@@ -323,6 +324,11 @@ def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
         yield some
 
 
+def _has_date(ms: int | None) -> bool:
+    """PostgreSQL ends at the year 294276, but those who read the table with Python at 9999."""
+    return ms is not None and FIRST_MS <= ms <= LAST_MS
+
+
 def _fields(letter: Letter) -> dict[str, Any]:
     return {
         "t": letter.topic,
@@ -330,6 +336,6 @@ def _fields(letter: Letter) -> dict[str, Any]:
         "o": letter.offset,
         "k": None if letter.key is None else letter.key.hex(),
         "v": None if letter.value is None else letter.value.hex(),
-        "ms": letter.time_ms,
+        "ms": letter.time_ms if _has_date(letter.time_ms) else None,
         "c": letter.cause.replace("\0", "\N{REPLACEMENT CHARACTER}"),
     }

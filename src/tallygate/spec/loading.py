@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from tallygate.errors import ConfigError
 from tallygate.settings import nearest
 from tallygate.spec.part import PlacedError
 from tallygate.spec.pipeline import DeadLetters, PipelineSpec
-from tallygate.spec.places import Loader, line_at
+from tallygate.spec.places import line_at, read_yaml
 from tallygate.spec.sinks import Console, Delta, Foreach, KafkaSink, Memory, Parquet, Postgres
 from tallygate.spec.sources import Files, Kafka, Rate, Socket
 from tallygate.spec.steps import Join, Pivot, Static, Step, Window
@@ -37,6 +36,8 @@ PARTS: dict[str, list[type[BaseModel]]] = {
     "pivot": [Pivot],
     "join": [Join],
 }
+LONGEST = 1_000
+"""Characters of a sentence: it may repeat what the file says."""
 TAGS = {
     *(each.__name__.lower() for each in (*_SINKS, *_SOURCES)),
     *("text", "steps", "function"),
@@ -46,20 +47,7 @@ TAGS = {
 
 def load_spec(path: Path) -> PipelineSpec:
     """Read a pipeline from a YAML file."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not text: {error.reason}.") from error
-    try:
-        document = yaml.load(text, Loader=Loader)
-        nodes = yaml.compose(text, Loader=Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or "it cannot be parsed"
-        raise ConfigError(f"{path}{line} is not valid YAML: {reason}.") from error
+    document, nodes = read_yaml(path)
     if not isinstance(document, dict):
         raise ConfigError(f"{path} is not a pipeline: it must say name, source and sink.")
     document = _expanded(document, os.environ, path)
@@ -81,7 +69,10 @@ def validated(
         path = [*_without_tags(problem["loc"]), *_place_within(problem)]
         line = line_at(nodes, path)
         place = f"{where}{f', line {line}' if line else ''}"
-        raise ConfigError(f"{place}: {_sentence(problem, path, model)}") from None
+        sentence = _sentence(problem, path, model)
+        if len(sentence) > LONGEST:
+            sentence = f"{sentence[:LONGEST]} …"
+        raise ConfigError(f"{place}: {sentence}") from None
 
 
 def _place_within(problem: Any) -> Sequence[Any]:
