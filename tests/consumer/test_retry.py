@@ -2,6 +2,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -212,3 +213,27 @@ def test_a_second_replay_fences_the_first(connection: Connection, fill: Fill) ->
         replay(graveyard, connection, overtake)
     assert not any(letter.replayed for letter in list_dead_letters(graveyard, connection))
     assert replay(graveyard, connection) == 3
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_an_error_that_no_header_can_hold_ends_no_consumer(
+    connection: Connection, fill: Fill, delivery: Any
+) -> None:
+    topic, group = fill(3, partitions=1), f"surrogate-{delivery}"
+
+    def fail(record: Record) -> None:
+        if record.offset == 1:
+            raise ValueError("half \ud800 a character")
+
+    summary = consume(
+        topic,
+        fail,
+        group=group,
+        delivery=delivery,
+        connection=connection,
+        until="available",
+        retry=Retry(tries=1),
+    )
+    assert (summary.handled, summary.diverted) == (2, 1)
+    (letter,) = list_dead_letters(f"{group}.dead-letters", connection)
+    assert letter.cause == r"ValueError: half \ud800 a character"

@@ -376,3 +376,17 @@ def test_a_time_beyond_all_dates_is_null_and_its_record_is_there(odd: int) -> No
     assert block.column("offset").to_pylist() == [0, 1, 2, 3]
     found = block.column("timestamp").cast(pa.int64()).to_pylist()
     assert found == [FIRST_MS * 1000, None, 0, LAST_MS * 1000]
+
+
+def test_a_record_of_any_time_is_read(
+    connection: Connection, new_topic: Callable[..., str], topics: Topics
+) -> None:
+    """Of a year that no table can hold the time is unknown, and the record is there."""
+    topic, producer = new_topic(partitions=1), clients.producer(connection)
+    topics.alter(topic, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    times = (1_700_000_000_000, 9_300_000_000_000_000, 253_402_300_800_000)
+    for ms in times:
+        producer.produce(topic, b"v", partition=0, timestamp=ms)
+    assert producer.flush(10) == 0
+    found = _table([Range(topic, 0, 0, len(times))], connection).column("timestamp")
+    assert [each.is_valid for each in found] == [True, False, False]

@@ -173,6 +173,18 @@ def _run_model(dsn: str, most: int = 25) -> None:
     case().runTest()
 
 
+@pytest.mark.parametrize("ms", [2**63 - 1, -(2**63), LAST_MS + 1, LAST_MS, FIRST_MS])
+def test_a_letter_of_any_time_is_kept(stack: Stack, connection: ArrowConnection, ms: int) -> None:
+    claim = _begin(stack.dsn, next(_names))
+    ledger_tables.keep_letters(connection, claim, [Letter("t", 0, 0, "why", time_ms=ms)])
+    ledger_tables.move(connection, claim, [Range("t", 0, 0, 1)])
+    connection.commit()
+    with psycopg.connect(stack.dsn) as session:
+        query = "SELECT record_time FROM tallygate.dead_letters WHERE pipeline = %s"
+        ((at,),) = session.execute(query, (claim.pipeline,)).fetchall()
+    assert (at is not None) == (FIRST_MS <= ms <= LAST_MS)
+
+
 def test_random_runs_agree_with_a_model(stack: Stack) -> None:
     """The target is a table of offsets. Whatever two runs do, it holds each once and no gap."""
     _run_model(stack.dsn)

@@ -54,6 +54,7 @@ INTERNALS: Mapping[str, tuple[str, ...]] = {
     f"{CATALYST}.analysis.UnsupportedOperationChecker": ("checkForStreaming/2",),
     f"{CATALYST}.util.IntervalUtils": ("safeStringToInterval/1",),
     "org.apache.spark.sql.classic.Dataset": ("ofRows/2", "queryExecution/0"),
+    "org.apache.spark.sql.Observation": ("future/0",),
     "org.apache.spark.sql.execution.QueryExecution": ("analyzed/0", "toRdd/0"),
     "org.apache.spark.sql.internal.SessionState": (
         "newHadoopConf/0",

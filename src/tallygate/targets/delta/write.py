@@ -19,6 +19,7 @@ from tallygate.errors import TargetError
 from tallygate.failpoints import reach
 from tallygate.quoting import backticked
 from tallygate.spark.error_text import reason
+from tallygate.spark.observed import observed_count
 from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.base import UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.delta.ledger import TableLedger
@@ -85,7 +86,7 @@ class TableWriter:
         writer = writer.option("txnAppId", self.ledger.application)
         writer = writer.option("txnVersion", after.number)
         writer.option("userMetadata", _note(after)).save(self.ledger.table.path)
-        return lambda: int(observed.get["rows"])
+        return lambda: observed_count(observed, "rows")
 
     def _merge(self, rows: DataFrame, after: LedgerEntry) -> RowCount:
         """Rows of a key that is there take its place; of several the newest counts.
