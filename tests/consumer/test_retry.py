@@ -2,6 +2,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from fixtures.commands import Tallygate
 from tallygate import Connection, Output, Record, Retry, Stack, consume
 from tallygate.consumer.dead_letters import list_dead_letters, replay
-from tallygate.consumer.retry import dead_letter, origin, retry_letter
-from tallygate.errors import ConfigError, FencedError
+from tallygate.consumer.retry import dead_letter, fit_only, origin, retry_letter
+from tallygate.errors import ConfigError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.producer import producer_properties
 
@@ -66,6 +67,15 @@ def test_pauses_grow_to_a_limit_and_vary() -> None:
         pauses = {retry.pause(tries) for _ in range(50)} if tries < 1000 else {8.0}
         assert all(longest / 2 <= pause <= longest for pause in pauses)
     assert len({retry.pause(3) for _ in range(20)}) > 1
+
+
+def test_a_record_whose_headers_cannot_be_read_fails_before_its_handler() -> None:
+    seen = list[Record]()
+    handle = fit_only(seen.append)
+    handle(RECORD)
+    with pytest.raises(InputError, match="^a header's name is not UTF-8$"):
+        handle(replace(RECORD, headers=(("tr\N{REPLACEMENT CHARACTER}ce", b"1"),)))
+    assert seen == [RECORD]
 
 
 @pytest.mark.parametrize(

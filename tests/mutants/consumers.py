@@ -21,6 +21,13 @@ CONSUMERS = (
         tests="consumer/test_going_back.py consumer/test_run.py -k 'back or rebalance'",
     ),
     Mutant(
+        guarantee="A handler sees no record whose headers could not be read.",
+        file="consumer/retry.py",
+        old="        if record.is_misnamed:\n",
+        new="        if False:\n",
+        tests="consumer/test_retry.py -k cannot_be_read",
+    ),
+    Mutant(
         guarantee="An operation counts once.",
         file="consumer/into_postgres.py",
         old="                    if fresh[at]:\n",

@@ -12,7 +12,7 @@ the loop keeps polling: the group sees a healthy member, and no rebalance happen
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from tallygate.consumer.delivery import (
 )
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
-from tallygate.consumer.retry import Retry
+from tallygate.consumer.retry import Retry, fit_only
 from tallygate.core.offsets import TopicPartition
 from tallygate.core.record import Record
 from tallygate.errors import HandlerError, LostRangeError
@@ -108,6 +108,9 @@ class Loop:
         instance: str | None,
         properties: Mapping[str, Any],
     ) -> ConsumeSummary:
+        handler = fit_only(handler)
+        if dedup is not None:
+            dedup = replace(dedup, id=fit_only(dedup.id))
         own = AutoCommit.properties if delivery == "auto-commit" else {}
         self._consumer = clients.consumer(
             self._connection,

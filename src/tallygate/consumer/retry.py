@@ -8,15 +8,19 @@ it goes straight to the dead letters.
 
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from tallygate.core.record import Headers, Output, Record
-from tallygate.errors import ConfigError
+from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
+from tallygate.errors import ConfigError, InputError
 from tallygate.units import duration_ms
 
-__all__ = ["Retry", "dead_letter", "origin", "retry_letter"]
+__all__ = ["Retry", "dead_letter", "fit_only", "origin", "retry_letter"]
 
 STACK_BYTES = 8_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,17 @@ class Retry:
             due = now_ms + duration_ms(tier)
             return retry_letter(record, self.retry_topic(group, tier), passed + 1, due, error, self)
         return dead_letter(record, self.dead_topic(group), group, error, self.tries)
+
+
+def fit_only(use: Callable[..., T]) -> Callable[..., T]:
+    """What a user does with a record, for records alone that could be read whole: others fail."""
+
+    def checked(record: Record, *given: Any) -> T:
+        if record.is_misnamed:
+            raise InputError(MISNAMED_HEADER)
+        return use(record, *given)
+
+    return checked
 
 
 def retry_letter(

@@ -17,7 +17,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message
@@ -27,6 +26,7 @@ from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.headers import headers_of
 from tallygate.pool import Pool
 
 __all__ = ["HEADERS", "HEADERS_DDL", "RECORDS", "close_idle", "fetch"]
@@ -263,7 +263,7 @@ def _block(
 
 
 def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:
-    headers: list[Any] = [message.headers() for message in run]
+    headers = [headers_of(message) or None for message in run]
     return block.append_column(HEADERS, pa.array(headers, HEADERS.type))
 
 
