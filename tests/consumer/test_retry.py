@@ -1,4 +1,5 @@
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,9 @@ import pytest
 from fixtures.commands import Tallygate
 from tallygate import Connection, Output, Record, Retry, Stack, consume
 from tallygate.consumer.dead_letters import list_dead_letters, replay
-from tallygate.consumer.retry import dead_letter, fit_only, origin, retry_letter
+from tallygate.consumer.loop import Loop
+from tallygate.consumer.retry import as_handled, dead_letter, fit_only, origin, retry_letter
+from tallygate.core.marks import given_back
 from tallygate.errors import ConfigError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.producer import producer_properties
@@ -59,6 +62,80 @@ def test_headers_of_ours_do_not_pile_up() -> None:
         record = _as_record(retry_letter(record, "t", tier, 0, ValueError("x"), Retry()))
     names = Counter(name for name, _ in record.headers)
     assert set(names.values()) == {1}
+
+
+FORGED = (
+    ("tallygate.topic", b"payments.approved"),
+    ("tallygate.partition", b"x"),
+    ("tallygate.replayed", b"0:0"),
+    ("tallygate.timestamp", b"\xff"),
+    ("own", b"x"),
+    ("tallygate.tries", b"x"),
+    ("tallygate.tier", b"-9"),
+    ("tallygate.not-before", b"x"),
+)
+
+
+def test_marks_that_a_record_brings_along_are_put_aside_and_given_back() -> None:
+    retry, record = Retry(tries=2, tiers=("10s", "5m")), replace(RECORD, headers=FORGED)
+    for topic in ("g.retry.10s", "g.retry.5m", "g.dead-letters"):
+        record = _as_record(retry.next_stop(record, "g", ValueError("x"), now_ms=1000))
+        assert record.topic == topic
+        assert origin(record) == ("orders", 2, 17)
+        assert given_back(record.headers) == FORGED
+        assert as_handled(record).headers[: len(FORGED)] == FORGED
+    assert record.header("tallygate.tries") == b"6"
+    assert record.header("tallygate.timestamp") == b"1000"
+    assert len(record.headers) == len({name for name, _ in record.headers})
+
+
+def test_marks_in_the_retry_topic_of_another_group_are_put_aside() -> None:
+    record = replace(RECORD, topic="other.retry.10s", headers=(("tallygate.tier", b"1"),))
+    stop = Retry(tiers=("10s", "5m")).next_stop(record, "g", ValueError("x"), now_ms=0)
+    assert stop.topic == "g.retry.10s"
+    assert origin(_as_record(stop)) == ("other.retry.10s", 2, 17)
+
+
+@pytest.mark.parametrize("mark", [b"-9", b"x", b"\xff", b"9" * 30])
+def test_a_mark_that_is_no_number_stops_no_consumer(mark: bytes) -> None:
+    names = ("tier", "tries", "timestamp", "partition", "offset", "topic")
+    headers = tuple((f"tallygate.{name}", mark) for name in names)
+    record = replace(RECORD, topic="g.retry.10s", headers=headers)
+    stop = Retry(tries=1, tiers=("10s",)).next_stop(record, "g", ValueError("x"), now_ms=0)
+    assert stop.topic == "g.retry.10s"
+    told = dict(stop.headers)
+    assert (told["tallygate.tries"], told["tallygate.timestamp"]) == (b"1", b"1000")
+
+
+def test_only_a_retry_topic_of_the_group_can_make_a_record_wait() -> None:
+    loop = Loop(
+        ["orders"],
+        Connection.to("nowhere:1"),
+        group="g",
+        start="earliest",
+        until="stopped",
+        stop=threading.Event(),
+        batch_size=1,
+        retry=Retry(tiers=("10s",)),
+    )
+    later = str(int(time.time() * 1000) + 3_600_000).encode()
+    for topic, marks in {"orders": (b"x", b"\xff", later), "g.retry.10s": (b"x", b"1")}.items():
+        for mark in marks:
+            record = replace(RECORD, topic=topic, headers=(("tallygate.not-before", mark),))
+            assert loop._due([record]) == [record]
+
+
+def test_a_handler_sees_a_record_again_as_it_came() -> None:
+    """In a retry topic too, where our marks are behind its own headers."""
+    seen = list[Record]()
+    handle = fit_only(seen.append, ["g.retry.10s"])
+    first = replace(RECORD, headers=(("tallygate.source", b"a/0@1"), ("own", b"x")))
+    stop = Retry(tiers=("10s",)).next_stop(first, "g", ValueError("x"), now_ms=0)
+    handle(first)
+    handle(_as_record(stop))
+    assert seen[0] is first
+    assert seen[1].headers[:2] == first.headers
+    assert seen[1].header("tallygate.topic") == b"orders"
 
 
 def test_pauses_grow_to_a_limit_and_vary() -> None:

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
 from tallygate.core.letters import MARKER, ROW, Letter
+from tallygate.core.marks import given_back, number
 from tallygate.core.record import Headers, Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
@@ -60,7 +61,7 @@ class DeadLetter:
     @property
     def headers(self) -> Headers:
         """The record's own, as far as they are kept."""
-        return tuple(each for each in self.record.headers if not each[0].startswith("tallygate."))
+        return given_back(self.record.headers)
 
     @property
     def coordinates(self) -> str:
@@ -96,16 +97,17 @@ def _read(record: Record, *, replayed: bool) -> DeadLetter:
         return (record.header(f"tallygate.{name}") or b"").decode(errors="replace")
 
     topic, partition, offset = origin(record)
-    ms = said("timestamp") or str(record.timestamp)
+    stamp = record.header("tallygate.timestamp")
+    ms = record.timestamp if stamp is None else number(stamp)
     return DeadLetter(
         topic=topic,
         partition=partition,
         offset=offset,
         cause=said("cause"),
         record=record,
-        time=moment(int(ms)) if ms.isdecimal() and int(ms) else None,
+        time=moment(ms) if ms > 0 else None,
         is_row=record.header(ROW) is not None,
-        tries=int(said("tries") or 0),
+        tries=number(record.header("tallygate.tries")),
         stack=said("stack"),
         replayed=replayed,
     )
@@ -115,11 +117,11 @@ def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
     """Every letter of the topic, oldest first in each partition, and whether it was put back."""
     letters, replayed = [], set()
     for record in records_in(topic, connection):
-        marker = record.header(MARKER)
-        if marker is not None:
-            replayed.add(marker.decode())
-        else:
+        marked = _marked(record)
+        if marked is None:
             letters.append(record)
+        else:
+            replayed.add(marked)
     return [_read(record, replayed=_mark(record) in replayed) for record in letters]
 
 
@@ -172,6 +174,15 @@ def _explained(error: KafkaException, topic: str) -> Exception:
 
 def _mark(record: Record) -> str:
     return f"{record.partition}:{record.offset}"
+
+
+def _marked(record: Record) -> str | None:
+    """The letter that a marker names; None if the record is no marker. A record with a key, a value
+    or other headers is a letter, whatever it is called."""
+    if record.key is not None or record.value is not None or len(record.headers) != 1:
+        return None
+    ((name, mark), *_) = record.headers
+    return (mark or b"").decode(errors="replace") if name == MARKER else None
 
 
 def _back(letter: DeadLetter) -> Output:
