@@ -6,11 +6,17 @@ from datetime import UTC, datetime
 import pytest
 
 from tallygate import dead_letters
-from tallygate.consumer.dead_letters import _marked, _read, dead_letter_of
+from tallygate.consumer.dead_letters import (
+    DeadLetter,
+    _going_back,
+    _marked,
+    _read,
+    dead_letter_of,
+)
 from tallygate.core.letters import MARKER, Letter
 from tallygate.core.marks import put_aside
-from tallygate.core.record import Record
-from tallygate.errors import ConfigError
+from tallygate.core.record import UNREADABLE, Record
+from tallygate.errors import ConfigError, TopicError
 from tallygate.targets.kafka.sending import _letter_headers
 
 STORY = {
@@ -67,6 +73,46 @@ def test_a_record_is_a_marker_if_it_is_nothing_else() -> None:
         *(replace(marker, headers=(*marker.headers, each)) for each in others),
     ):
         assert _marked(letter) is None
+
+
+def _letters(*topics: str, **story: str) -> list[DeadLetter]:
+    return [_read(_record(**{**STORY, "topic": each, **story}), replayed=False) for each in topics]
+
+
+KNOWN = {"orders", "bills", "payments.approved"}
+
+
+def test_a_letter_goes_back_to_a_topic_that_is_named() -> None:
+    letters = _letters("orders", "payments.approved", "orders", "gone")
+    assert _going_back("g", letters, KNOWN, ["orders"]) == [letters[0], letters[2]]
+    assert _going_back("g", letters, KNOWN, ["payments.approved", "bills"]) == [letters[1]]
+    assert _going_back("g", [], KNOWN, ()) == []
+
+
+@pytest.mark.parametrize("into", [(), ("bills",), ("gone",)])
+def test_the_refusal_has_the_flags_to_add(into: tuple[str, ...]) -> None:
+    letters = _letters("orders", "bills", "orders", "gone", "payments.approved")
+    if into == ("bills",):
+        letters = [each for each in letters if each.topic != "bills"]
+    with pytest.raises(TopicError, match="only to those that you name") as told:
+        _going_back("g.dead-letters", letters, KNOWN, into)
+    bills = "--into bills " if into != ("bills",) else ""
+    assert str(told.value).endswith(f"add {bills}--into orders --into payments.approved.")
+    assert "orders (2)" in str(told.value)
+
+
+def test_letters_that_cannot_go_back_are_refused_with_why() -> None:
+    with pytest.raises(TopicError, match="does not name a topic that exists"):
+        _going_back("g", _letters("gone"), KNOWN, ["gone"])
+    with pytest.raises(TopicError, match="does not name a topic that exists"):
+        _going_back("g", [_read(_record(), replayed=False)], KNOWN, ["g.dead-letters"])
+    with pytest.raises(TopicError, match="the row that the pipeline made of it"):
+        _going_back("g", _letters("orders", row="1"), KNOWN, ["orders"])
+    (letter,) = _letters("orders")
+    headers = (*UNREADABLE, *letter.record.headers)
+    kept = replace(letter, record=replace(letter.record, headers=headers))
+    with pytest.raises(TopicError, match="a header's name is not UTF-8"):
+        _going_back("g", [kept], KNOWN, ["orders"])
 
 
 def test_the_letter_of_a_pipeline_keeps_its_records_own_marks_apart() -> None:

@@ -9,14 +9,16 @@ import psycopg
 import pytest
 
 from fixtures.commands import Tallygate
-from tallygate import Connection, Output, Record, Retry, Stack, consume
+from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
 from tallygate.consumer.dead_letters import list_dead_letters, replay
 from tallygate.consumer.loop import Loop
 from tallygate.consumer.retry import as_handled, dead_letter, fit_only, origin, retry_letter
+from tallygate.core.letters import MARKER
 from tallygate.core.marks import given_back
-from tallygate.errors import ConfigError, FencedError, InputError
+from tallygate.errors import ConfigError, FencedError, InputError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.producer import producer_properties
+from tallygate.kafka.read import records_in
 
 Fill = Callable[..., str]
 RECORD = Record("orders", 2, 17, 1000, b"k", b"v", (("own", b"x"),))
@@ -240,15 +242,47 @@ def test_what_fails_for_good_is_a_dead_letter_and_can_be_put_back_once(
     assert "ValueError" in tallygate("dead-letters", "show", graveyard, first, *servers).stdout
 
     mended = True
-    done = tallygate("dead-letters", "replay", graveyard, "--offset", first, *servers)
+    put_back = ("dead-letters", "replay", graveyard, "--into", topic, *servers)
+    done = tallygate(*put_back, "--offset", first)
     assert done.stdout.startswith("1 dead letters")
-    assert tallygate("dead-letters", "replay", graveyard, *servers).stdout.startswith("2 dead")
-    assert tallygate("dead-letters", "replay", graveyard, *servers).stdout.startswith("0 dead")
+    assert tallygate(*put_back).stdout.startswith("2 dead")
+    assert tallygate(*put_back).stdout.startswith("0 dead")
     run()
     with psycopg.connect(small_stack.dsn) as database:
         seen.update(row[0] for row in database.execute("SELECT n FROM graves").fetchall())
     assert seen == Counter(range(30))
     assert all(letter.replayed for letter in list_dead_letters(graveyard, connection))
+
+
+@pytest.mark.parametrize("tiers", [(), ("1s",)], ids=["straight", "over-a-tier"])
+def test_marks_from_outside_mislead_nothing_and_are_put_back(
+    connection: Connection, fill: Fill, tiers: tuple[str, ...]
+) -> None:
+    topic, group = fill(1, partitions=1), f"forged-{len(tiers)}"
+    graveyard = f"{group}.dead-letters"
+    with Producer(connection) as producer:
+        producer.send(topic, "1", partition=0, headers=FORGED)
+        producer.send(topic, "2", partition=0, headers=((MARKER, b"0:0"),))
+    seen = list[Record]()
+
+    def fail(record: Record) -> None:
+        seen.append(record)
+        raise ValueError("no")
+
+    retry = Retry(tries=1, first=0.01, tiers=tiers)
+    consume(topic, fail, group=group, connection=connection, until="available", retry=retry)
+    found = list_dead_letters(graveyard, connection)
+    assert [each.coordinates for each in found] == [f"{topic}/0@{n}" for n in range(3)]
+    assert [each.headers for each in found] == [(), FORGED, ((MARKER, b"0:0"),)]
+    assert not any(each.replayed for each in found)
+    assert all(each.headers[: len(FORGED)] == FORGED for each in seen if each.value == b"1")
+    with pytest.raises(TopicError, match=f"add --into {topic}.$"):
+        replay(graveyard, connection)
+    assert replay(graveyard, connection, into=[topic]).count == 3
+    assert [each.headers for each in records_in(topic, connection)][4:] == [
+        FORGED,
+        ((MARKER, b"0:0"),),
+    ]
 
 
 def test_a_second_replay_fences_the_first(connection: Connection, fill: Fill) -> None:
@@ -268,6 +302,6 @@ def test_a_second_replay_fences_the_first(connection: Connection, fill: Fill) ->
         return True
 
     with pytest.raises(FencedError, match="another replay"):
-        replay(graveyard, connection, overtake)
+        replay(graveyard, connection, overtake, into=[topic])
     assert not any(letter.replayed for letter in list_dead_letters(graveyard, connection))
-    assert replay(graveyard, connection) == 3
+    assert replay(graveyard, connection, into=[topic]).count == 3

@@ -42,6 +42,13 @@ CONSUMERS = (
         tests="consumer/test_dead_letters.py -k marker",
     ),
     Mutant(
+        guarantee="A replay writes to no topic that is not named.",
+        file="consumer/dead_letters.py",
+        old="if letter.topic in into and letter.topic in named]",
+        new="if letter.topic in named]",
+        tests="consumer/test_dead_letters.py -k that_is_named",
+    ),
+    Mutant(
         guarantee="A pipeline's dead letter keeps what looks like a mark apart.",
         file="targets/kafka/sending.py",
         old="    return [*put_aside(letter.headers), *marks]\n",
