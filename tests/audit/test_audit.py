@@ -241,6 +241,23 @@ def test_a_sample_says_how_sure_it_is(flow: Flow) -> None:
     assert counts(audited(flow, sample="10%")) == {"different": 200}
 
 
+def test_what_lies_after_all_that_was_read_is_unknown(flow: Flow) -> None:
+    flow.send(20)
+    flow.run()
+    found = audited(flow, since="2099-01-01T00:00:00Z")
+    assert (found.verdict, found.records) == (Verdict.UNKNOWN, 0)
+    assert "so nothing was checked" in found.unknown[0]
+
+
+def test_a_ledger_that_claims_nothing_is_valid_over_an_empty_table_alone(flow: Flow) -> None:
+    flow.run()
+    found = audited(flow)
+    assert (found.verdict, len(found.notes)) == (Verdict.VALID, 1)
+    assert "the ledger claims no offset" in found.notes[0]
+    flow.execute(f"INSERT INTO {{table}} VALUES (1, 'x', '{flow.name}', 0, 0)")
+    assert counts(audited(flow)) == {"misplaced": 1}
+
+
 def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
     fields = {"transform": COUNTS, "sink": Postgres(flow.name, mode="upsert", key="account")}
     flow.send(10)

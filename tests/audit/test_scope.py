@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.records import rounds
-from tallygate.auditing.scope import Sample, since_time, sureness, windows
+from tallygate.auditing.scope import Sample, Scope, since_time, sureness, unchecked, windows
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
 
@@ -66,6 +67,26 @@ def test_a_sample_says_how_sure_it_is() -> None:
     assert "with 95% confidence fewer than 100 in a million" in said
     assert "fewer than 7 % of all windows" in said
     assert "nothing is said" in sureness(0, 0, 0)
+
+
+def _nothing_of(until: int, *, partial: bool) -> tuple[str, ...]:
+    claims = Claims({("t", 0): Range("t", 0, 5, until)})
+    return unchecked(Scope((), ()), claims, partial=partial)
+
+
+def test_a_check_of_nothing_that_is_claimed_is_unknown() -> None:
+    (said,) = _nothing_of(10, partial=True)
+    assert said.startswith("no offset that the ledger claims lies in what was asked for")
+    assert "ask for an earlier --since" in said
+    assert len(_nothing_of(10, partial=False)) == 1
+    some = Scope(RANGES, RANGES)
+    assert unchecked(some, Claims({("t", 0): RANGES[0]}), partial=True) == ()
+
+
+def test_a_ledger_that_claims_nothing_can_be_checked() -> None:
+    assert _nothing_of(5, partial=False) == ()
+    assert _nothing_of(5, partial=True) == ()
+    assert unchecked(Scope((), ()), Claims({}), partial=False) == ()
 
 
 def test_a_partition_is_read_once_in_each_round() -> None:

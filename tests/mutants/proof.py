@@ -20,6 +20,13 @@ PROOF = (
         tests="audit/test_verdict.py",
     ),
     Mutant(
+        guarantee="A part in which nothing lies is unknown.",
+        file="auditing/scope.py",
+        old="    if count(scope.ranges) or not count(claims.ranges.values()):\n",
+        new="    if True:\n",
+        tests="audit/test_scope.py audit/test_result.py",
+    ),
+    Mutant(
         guarantee="The content of each column counts.",
         file="auditing/digest_sums.py",
         old='for name in ("_offset", *self.content)])',

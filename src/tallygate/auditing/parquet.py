@@ -5,12 +5,13 @@ the newest one says where the ledger is after it and all before: the commits of 
 moment. Whatever else is in the folder that a reader would take for rows counts as rows too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tallygate.auditing.ledger_snapshot import Claims, Commit
 from tallygate.auditing.verdict import Anomaly
@@ -30,6 +31,8 @@ class FolderEvidence:
     folder: Folder
     files: tuple[Path, ...]
     claims: Claims
+    schema: Callable[[], StructType]
+    """Of the rows that the pipeline makes, for a folder without files."""
     refuses = False
 
     @property
@@ -37,6 +40,8 @@ class FolderEvidence:
         return f"folder {self.folder.path}"
 
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
+        if not self.files:
+            return self.spark.createDataFrame([], self.schema())
         return self.spark.read.parquet(*map(str, self.files))
 
     def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
@@ -55,7 +60,9 @@ class FolderEvidence:
 
 
 @contextmanager
-def folder_evidence(text: str, pipeline: str, spark: SparkSession) -> Iterator[FolderEvidence]:
+def folder_evidence(
+    text: str, pipeline: str, spark: SparkSession, schema: Callable[[], StructType]
+) -> Iterator[FolderEvidence]:
     folder = Folder.at(text)
     names = sorted(folder.path.iterdir()) if folder.path.is_dir() else []
     entries = list(folder.entries())
@@ -71,9 +78,7 @@ def folder_evidence(text: str, pipeline: str, spark: SparkSession) -> Iterator[F
     files = [file for path in names if _seen(path) for file in _files(path)]
     letters = [each for e in kept for each in read_letters(folder.commit(e.number))]
     claims = _claims(kept, frozenset((e.topic, e.partition, e.offset) for e in letters))
-    if not files:
-        raise LedgerError(f"{folder.path} holds no rows yet, so there is nothing to check.")
-    yield FolderEvidence(spark, folder, tuple(files), claims)
+    yield FolderEvidence(spark, folder, tuple(files), claims, schema)
 
 
 def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, int]]) -> Claims:

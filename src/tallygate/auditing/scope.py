@@ -15,14 +15,14 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
-from tallygate.core.offsets import Range, TopicPartition, is_topic
+from tallygate.core.offsets import Range, TopicPartition, count, is_topic
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
 from tallygate.units import duration_ms, moment, time_ms
 
-__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "windows"]
+__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "unchecked", "windows"]
 
 WINDOWS = 40
 SMALLEST = 50
@@ -53,6 +53,19 @@ class Scope:
 
     def sampled(self, sample: "Sample") -> "Scope":
         return replace(self, ranges=windows(self.ranges, sample, random.SystemRandom()))
+
+
+def unchecked(scope: Scope, claims: Claims, *, partial: bool) -> tuple[str, ...]:
+    """Why nothing was checked, if there is something that the ledger claims. A ledger that claims
+    nothing has been checked against its target; `partial` says that a part was asked for."""
+    if count(scope.ranges) or not count(claims.ranges.values()):
+        return ()
+    if partial:
+        return (
+            "no offset that the ledger claims lies in what was asked for, so nothing was checked; "
+            "ask for an earlier --since, or leave out --since and --sample",
+        )
+    return ("no offset that the ledger claims can be read again, so nothing was checked",)
 
 
 def scope_of(claims: Claims, connection: Connection) -> Scope:
