@@ -241,6 +241,19 @@ def test_a_sample_says_how_sure_it_is(flow: Flow) -> None:
     assert counts(audited(flow, sample="10%")) == {"different": 200}
 
 
+def test_what_retention_removed_before_the_time_is_not_looked_at(flow: Flow) -> None:
+    flow.send(30, partition=0)
+    time.sleep(0.01)
+    since = datetime.now(UTC)
+    flow.send(20, partition=0)
+    flow.run()
+    flow.retire(0, 10)
+    found = audited(flow, since=since)
+    assert (found.verdict, found.records) == (Verdict.VALID, 20), found
+    flow.retire(0, 30)
+    assert audited(flow, since=since).verdict is Verdict.UNKNOWN, "those removed may be as new"
+
+
 def test_what_lies_after_all_that_was_read_is_unknown(flow: Flow) -> None:
     flow.send(20)
     flow.run()

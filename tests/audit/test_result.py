@@ -34,7 +34,7 @@ def _evidence(claimed: Range = ALL, letters: int = 0) -> Evidence:
 def _said(folder: Path, evidence: Evidence, *checked: Range, rows: int, **how: Any) -> AuditResult:
     noted = Noted(str(folder))
     noted.counted({(*each.topic_partition, each.start): len(each) for each in checked})
-    scope = Scope(checked, checked)
+    scope = Scope(ranges=checked)
     return _result(PIPELINE, evidence, scope, noted, Found(rows), **{"partial": False, **how})
 
 
