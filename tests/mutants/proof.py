@@ -34,6 +34,13 @@ PROOF = (
         tests="audit/test_scope.py -k retention",
     ),
     Mutant(
+        guarantee="The files of a folder are those of the commits that the audit counts.",
+        file="auditing/parquet.py",
+        old="if (folder.number(path) or 0) <= newest]",
+        new="if folder.number(path) != 0]",
+        tests="targets/test_parquet_folder.py -k one_moment",
+    ),
+    Mutant(
         guarantee="The content of each column counts.",
         file="auditing/digest_sums.py",
         old='for name in ("_offset", *self.content)])',
