@@ -279,6 +279,22 @@ def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
         audited(flow, sample=5, **fields)
 
 
+def test_a_batch_that_was_interrupted_explains_the_gap_that_it_left(flow: Flow) -> None:
+    fields = {"sink": Postgres(flow.name, driver_rows=0)}
+    flow.send(90)
+    flow.run(**fields)
+    ours = f"WHERE pipeline = '{flow.name}' AND strategy = 'partition'"
+    assert min(flow.rows(f"SELECT rows FROM tallygate.batches {ours}")) >= 0
+    flow.send(90)
+    flow.run(**fields)
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    last = f"{ours} AND number = (SELECT max(number) FROM tallygate.batches {ours})"
+    flow.execute(f"UPDATE tallygate.batches SET rows = -1 {last}")
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    flow.execute(f"DELETE FROM tallygate.batches {last}")
+    assert counts(audited(flow, **fields)) == {"gap": 90}
+
+
 def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:
     flow.send(300)
     verdicts: list[tuple[Verdict, int]] = []

@@ -41,6 +41,13 @@ PROOF = (
         tests="targets/test_parquet_folder.py -k one_moment",
     ),
     Mutant(
+        guarantee="A batch that was interrupted explains the offsets that it held, and no others.",
+        file="auditing/history.py",
+        old="in told if each.topic_partition == gap.topic_partition):\n",
+        new="in told):\n",
+        tests="audit/test_history.py",
+    ),
+    Mutant(
         guarantee="The content of each column counts.",
         file="auditing/digest_sums.py",
         old='for name in ("_offset", *self.content)])',
