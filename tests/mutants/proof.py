@@ -48,6 +48,13 @@ PROOF = (
         tests="audit/test_history.py",
     ),
     Mutant(
+        guarantee="Only a compacted topic excuses rows whose records are gone.",
+        file="auditing/compaction.py",
+        old='if "compact" in (said or "")),',
+        new='if said != ""),',
+        tests="audit/test_compaction.py -k 'policy or offsets'",
+    ),
+    Mutant(
         guarantee="The content of each column counts.",
         file="auditing/digest_sums.py",
         old='for name in ("_offset", *self.content)])',
