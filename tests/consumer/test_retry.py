@@ -9,12 +9,14 @@ import psycopg
 import pytest
 
 from fixtures.commands import Tallygate
+from fixtures.raw_records import send_raw_record
 from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
 from tallygate.consumer.dead_letters import list_dead_letters, replay
 from tallygate.consumer.loop import Loop
 from tallygate.consumer.retry import as_handled, dead_letter, fit_only, origin, retry_letter
 from tallygate.core.letters import MARKER
 from tallygate.core.marks import given_back
+from tallygate.core.record import MISNAMED_HEADER
 from tallygate.errors import ConfigError, FencedError, InputError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.producer import producer_properties
@@ -283,6 +285,27 @@ def test_marks_from_outside_mislead_nothing_and_are_put_back(
         FORGED,
         ((MARKER, b"0:0"),),
     ]
+
+
+def test_a_header_whose_name_is_not_utf_8_stops_no_consumer(
+    connection: Connection, fill: Fill
+) -> None:
+    topic, seen = fill(2, partitions=1), list[str]()
+    send_raw_record(connection.bootstrap_servers, topic, b"2", [(b"tr\xffce", b"1")])
+    with Producer(connection) as producer:
+        producer.send(topic, "3", partition=0)
+    consume(
+        topic,
+        lambda record: seen.append(record.text),
+        group="misnamed",
+        connection=connection,
+        until="available",
+        retry=Retry(tries=2, first=0.01),
+    )
+    assert seen == ["0", "1", "3"]
+    (letter,) = list_dead_letters("misnamed.dead-letters", connection)
+    assert letter.coordinates == f"{topic}/0@2"
+    assert letter.cause == f"InputError: {MISNAMED_HEADER}"
 
 
 def test_a_second_replay_fences_the_first(connection: Connection, fill: Fill) -> None:
