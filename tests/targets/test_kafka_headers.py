@@ -11,6 +11,7 @@ from tallygate.consumer.dead_letters import list_dead_letters, replay
 from tallygate.core.record import MISNAMED_HEADER, Headers
 from tallygate.errors import TargetError, TopicError
 from tallygate.kafka.read import records_in
+from tallygate.targets.kafka.letters import LetterCount
 
 OWN: Headers = (("kind", b"payment"), ("kind", b"again"), ("none", None), ("\u00fc", b"\xff"))
 OLDER = ("tallygate.source", b"somewhere/0@7")
@@ -74,6 +75,9 @@ def test_marks_that_a_record_brings_along_hide_no_dead_letter(flow: Flow, target
     flow.run(**fields)
     found = list_dead_letters(f"{flow.name}.dead-letters", connection)
     assert [(each.replayed, each.headers) for each in found] == [(False, forged)] * 2
+    counter = LetterCount(flow.topics, f"{flow.name}.dead-letters", flow.name)
+    assert counter.count() == 2, "as the limit of dead letters counts them"
+    counter.close()
     audit = audited(flow, **fields)
     assert (audit.verdict, audit.letters) == (Verdict.VALID, 2), audit
 
