@@ -1,13 +1,18 @@
 """Headers of records that come from outside."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Message
 
-from tallygate.core.record import Record
+from fixtures.raw_records import send_raw_record
+from tallygate import Stack
+from tallygate.core.offsets import Range
+from tallygate.core.record import MISNAMED, Record
+from tallygate.kafka.fetch import HEADERS, fetch
 from tallygate.kafka.headers import headers_of
-from tallygate.kafka.read import to_record
+from tallygate.kafka.read import records_in, to_record
 
 Given = list[tuple[str, bytes | None]] | None
 
@@ -52,3 +57,17 @@ def test_headers_are_as_they_came() -> None:
 
 def test_the_name_that_javas_reader_makes_is_the_same_sign() -> None:
     assert Record("t", 0, 0, 0, None, None, (("tr\N{REPLACEMENT CHARACTER}ce", b"1"),)).is_misnamed
+
+
+def test_a_name_that_is_not_utf_8_is_an_error_however_often_it_was_asked(
+    small_stack: Stack, fill: Callable[..., str]
+) -> None:
+    """Python shortens a call that it has seen often, and then no longer sees the error."""
+    topic, connection = fill(500, partitions=1), small_stack.cluster.connection
+    for _ in range(20):
+        send_raw_record(small_stack.bootstrap_servers, topic, b"x", [(b"tr\xffce", b"1")])
+    found = [record.is_misnamed for record in records_in(topic, connection)]
+    assert found == [False] * 500 + [True] * 20
+    blocks = fetch([Range(topic, 0, 0, 520)], connection, headers=True)
+    headers = [each for block in blocks for each in block.column(HEADERS.name).to_pylist()]
+    assert headers == [None] * 500 + [[{"key": MISNAMED, "value": None}]] * 20

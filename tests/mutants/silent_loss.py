@@ -164,6 +164,13 @@ BAD_RECORDS = (
         tests="kafka/test_headers.py",
     ),
     Mutant(
+        guarantee="Headers that cannot be read are an error however often headers were asked for.",
+        file="kafka/headers.py",
+        old="        given = _ask(message)\n",
+        new="        given: Any = message.headers()\n",
+        tests="kafka/test_headers.py -k however_often",
+    ),
+    Mutant(
         guarantee="Too many dead letters stop the pipeline.",
         file="engine/batch.py",
         old="        if limit is not None and self.letters > limit:\n",
