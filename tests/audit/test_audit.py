@@ -241,12 +241,58 @@ def test_a_sample_says_how_sure_it_is(flow: Flow) -> None:
     assert counts(audited(flow, sample="10%")) == {"different": 200}
 
 
+def test_what_retention_removed_before_the_time_is_not_looked_at(flow: Flow) -> None:
+    flow.send(30, partition=0)
+    time.sleep(0.01)
+    since = datetime.now(UTC)
+    flow.send(20, partition=0)
+    flow.run()
+    flow.retire(0, 10)
+    found = audited(flow, since=since)
+    assert (found.verdict, found.records) == (Verdict.VALID, 20), found
+    flow.retire(0, 30)
+    assert audited(flow, since=since).verdict is Verdict.UNKNOWN, "those removed may be as new"
+
+
+def test_what_lies_after_all_that_was_read_is_unknown(flow: Flow) -> None:
+    flow.send(20)
+    flow.run()
+    found = audited(flow, since="2099-01-01T00:00:00Z")
+    assert (found.verdict, found.records) == (Verdict.UNKNOWN, 0)
+    assert "so nothing was checked" in found.unknown[0]
+
+
+def test_a_ledger_that_claims_nothing_is_valid_over_an_empty_table_alone(flow: Flow) -> None:
+    flow.run()
+    found = audited(flow)
+    assert (found.verdict, len(found.notes)) == (Verdict.VALID, 1)
+    assert "the ledger claims no offset" in found.notes[0]
+    flow.execute(f"INSERT INTO {{table}} VALUES (1, 'x', '{flow.name}', 0, 0)")
+    assert counts(audited(flow)) == {"misplaced": 1}
+
+
 def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
     fields = {"transform": COUNTS, "sink": Postgres(flow.name, mode="upsert", key="account")}
     flow.send(10)
     flow.run(**fields)
     with pytest.raises(ConfigError, match="can be checked in part"):
         audited(flow, sample=5, **fields)
+
+
+def test_a_batch_that_was_interrupted_explains_the_gap_that_it_left(flow: Flow) -> None:
+    fields = {"sink": Postgres(flow.name, driver_rows=0)}
+    flow.send(90)
+    flow.run(**fields)
+    ours = f"WHERE pipeline = '{flow.name}' AND strategy = 'partition'"
+    assert min(flow.rows(f"SELECT rows FROM tallygate.batches {ours}")) >= 0
+    flow.send(90)
+    flow.run(**fields)
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    last = f"{ours} AND number = (SELECT max(number) FROM tallygate.batches {ours})"
+    flow.execute(f"UPDATE tallygate.batches SET rows = -1 {last}")
+    assert audited(flow, **fields).verdict is Verdict.VALID
+    flow.execute(f"DELETE FROM tallygate.batches {last}")
+    assert counts(audited(flow, **fields)) == {"gap": 90}
 
 
 def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:

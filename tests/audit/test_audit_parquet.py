@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from fixtures.audits import abort, audited, counts
 from fixtures.flows import Flow
@@ -79,6 +80,22 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
         _change_ledger(folder, 5, "0")
         assert counts(audited(flow, **fields)) == {"overclaimed": 5, "gap": 5}
     assert audited(flow, **fields).verdict is Verdict.VALID
+
+
+@pytest.mark.parametrize("coordinates", [True, False], ids=["placed", "plain"])
+def test_a_folder_without_rows_can_be_audited(flow: Flow, coordinates: bool) -> None:
+    folder = flow.folder / "rows"
+    nested = "SELECT id, array(account) AS listed, named_struct('id', id) AS inner FROM source"
+    fields = {"sink": Parquet(str(folder), coordinates=coordinates), "transform": nested}
+    flow.run(**fields)
+    empty = audited(flow, **fields)
+    assert (empty.verdict, empty.records, empty.rows) == (Verdict.VALID, 0, 0), empty
+    assert "the ledger claims no offset" in empty.notes[0]
+    flow.send_text(["bad", "worse"])
+    flow.run(**fields)
+    dead = audited(flow, **fields)
+    assert (dead.verdict, dead.letters, dead.rows) == (Verdict.VALID, 2, 0), dead
+    assert "all 2 records are dead letters" in dead.notes[0]
 
 
 def test_nested_columns_are_compared(flow: Flow) -> None:

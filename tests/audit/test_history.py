@@ -7,12 +7,12 @@ from tallygate.core.offsets import Range
 LOST = (Range("t", 0, 10, 15),)
 
 
-def _claims(*moves: tuple[int, int], until: int, gapless: bool = True) -> Claims:
+def _claims(*moves: tuple[int, int], until: int, unfinished: tuple[Range, ...] = ()) -> Claims:
     history = tuple(
         Commit(number, 1, number, (Range("t", 0, *move),)) for number, move in enumerate(moves)
     )
     ranges = {("t", 0): Range("t", 0, 0, until)}
-    return Claims(ranges, LOST, history=history, gapless=gapless)
+    return Claims(ranges, LOST, history=history, unfinished=unfinished)
 
 
 def _found(claims: Claims) -> dict[str, tuple[str, ...]]:
@@ -37,5 +37,13 @@ def test_gaps_and_overlaps_are_found_with_their_offsets() -> None:
     assert _found(_claims((0, 10), until=9)) == {"overlap": ("t/0 [9, 10)",)}
 
 
-def test_a_history_that_may_lack_commits_has_no_gaps() -> None:
-    assert _found(_claims((0, 5), (6, 9), until=10, gapless=False)) == {}
+def test_a_batch_that_was_interrupted_explains_gaps_and_nothing_else() -> None:
+    """Which of its partitions had moved is not known."""
+    begun = (Range("t", 0, 5, 8), Range("t", 1, 0, 99))
+    assert _found(_claims((0, 5), (8, 10), until=10, unfinished=begun)) == {}
+    assert _found(_claims((0, 5), until=8, unfinished=begun)) == {}
+    assert _found(_claims((0, 5), (5, 8), until=8, unfinished=begun)) == {}
+    assert _found(_claims((0, 5), (9, 10), until=10, unfinished=begun)) == {"gap": ("t/0 [8, 9)",)}
+    assert _found(_claims((0, 5), until=9, unfinished=begun)) == {"gap": ("t/0 [8, 9)",)}
+    beyond = _found(_claims((0, 5), (4, 9), until=8, unfinished=begun))
+    assert beyond == {"overlap": ("t/0 [4, 5)", "t/0 [8, 9)")}

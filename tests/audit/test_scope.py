@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.records import rounds
-from tallygate.auditing.scope import Sample, since_time, sureness, windows
+from tallygate.auditing.scope import Sample, Scope, since_time, sureness, unchecked, windows
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
 
@@ -66,6 +67,60 @@ def test_a_sample_says_how_sure_it_is() -> None:
     assert "with 95% confidence fewer than 100 in a million" in said
     assert "fewer than 7 % of all windows" in said
     assert "nothing is said" in sureness(0, 0, 0)
+
+
+def _nothing_of(until: int, *, partial: bool) -> tuple[str, ...]:
+    claims = Claims({("t", 0): Range("t", 0, 5, until)})
+    return unchecked(Scope(), claims, partial=partial)
+
+
+def test_a_check_of_nothing_that_is_claimed_is_unknown() -> None:
+    (said,) = _nothing_of(10, partial=True)
+    assert said.startswith("no offset that the ledger claims lies in what was asked for")
+    assert "ask for an earlier --since" in said
+    assert len(_nothing_of(10, partial=False)) == 1
+    some = Scope(ranges=RANGES)
+    assert unchecked(some, Claims({("t", 0): RANGES[0]}), partial=True) == ()
+
+
+def test_a_ledger_that_claims_nothing_can_be_checked() -> None:
+    assert _nothing_of(5, partial=False) == ()
+    assert _nothing_of(5, partial=True) == ()
+    assert unchecked(Scope(), Claims({}), partial=False) == ()
+
+
+REMOVED = Range("t", 0, 0, 45)
+LEFT = Range("t", 0, 45, 60)
+
+
+def _since(begin: int, first: int, *ranges: Range) -> Scope:
+    scope = Scope(ranges=ranges, removed=(REMOVED,))
+    begins = {each.topic_partition: begin for each in ranges}
+    return scope.beginning(begins, {each.topic_partition: first for each in ranges})
+
+
+def test_what_retention_removed_is_no_doubt_if_an_older_record_is_left() -> None:
+    found = _since(50, 45, LEFT)
+    assert (found.ranges, found.unknown) == ((Range("t", 0, 50, 60),), ())
+    none = _since(-1, 45, LEFT)
+    assert (none.ranges, none.unknown) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("begin", "first"),
+    [(45, 45), (47, 47), (-1, -1)],
+    ids=["no older record", "a marker before the first record", "no record"],
+)
+def test_what_retention_removed_may_belong_to_what_was_asked_for(begin: int, first: int) -> None:
+    (said,) = _since(begin, first, LEFT).unknown
+    assert said == "t/0 [0, 45) cannot be read again: retention removed 45 records"
+
+
+def test_other_partitions_say_nothing_of_what_retention_removed() -> None:
+    other = Range("t", 1, 0, 60)
+    assert len(_since(50, 0, other).unknown) == 1
+    kept = Scope(doubts=("the topic was removed",)).beginning({}, {})
+    assert kept.unknown == ("the topic was removed",)
 
 
 def test_a_partition_is_read_once_in_each_round() -> None:

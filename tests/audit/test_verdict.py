@@ -53,6 +53,7 @@ def test_the_text_of_a_result_has_everything() -> None:
         filtered=1,
         scope="records since then",
         not_compared=("tags", "place"),
+        notes=("there is no row",),
         seconds=1.25,
     )
     assert str(result).splitlines() == [
@@ -64,4 +65,10 @@ def test_the_text_of_a_result_has_everything() -> None:
         "    payments/1@4",
         "  not compared: tags, place",
         "  unknown: topic t was removed",
+        "  note: there is no row",
     ]
+    assert result.as_dict()["notes"] == ("there is no row",)
+
+
+def test_a_note_changes_no_verdict() -> None:
+    assert _result(notes=("there is no row",)).verdict is Verdict.VALID

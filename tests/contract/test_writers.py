@@ -120,6 +120,25 @@ def test_a_run_that_was_paused_in_a_commit_while_a_newer_one_wrote_repeats_nothi
     assert settled(store).state.positions == LAST
 
 
+@pytest.mark.parametrize("way", ways(lambda way: way.kind == "postgres" and not way.staging))
+def test_a_run_that_is_overtaken_in_a_batch_commits_nothing_of_it(way: Way, make: Make) -> None:
+    """The newer run has written nothing yet, so only the epoch says so, and only in the transaction
+    of the rows: the batch had begun before."""
+    store = make(way)
+    with (
+        forked(bring, store, at="rows-begun@1", then=pause) as older,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        older.wait_until_paused()
+        newer = pool.submit(Run, store)
+        overtaken = bool(wait([newer], MOMENT).done)
+        before = store.seen().state.positions
+        older.go_on()
+        newer.result()
+        assert _is_fenced(older)
+    assert not overtaken or settled(store).state.positions == before
+
+
 @pytest.mark.parametrize(("way", "delivery"), cases(lambda way: way.weaker))
 def test_a_run_of_a_weaker_delivery_that_was_paused_does_not_set_the_ledger_back(
     way: Way, delivery: str, make: Make

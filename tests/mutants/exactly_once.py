@@ -92,7 +92,7 @@ NO_GAP = (
     Mutant(
         guarantee="PostgreSQL keeps where a partition begins although nothing was read there.",
         file="targets/postgres/write.py",
-        old="        self._begin(batch.new)\n",
+        old="            self._move(connection, starts)\n",
         new="",
         tests="contract -k 'postgres-partition and (begins or begun or killed)'",
     ),

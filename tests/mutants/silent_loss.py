@@ -213,6 +213,27 @@ BAD_RECORDS = (
         tests="contract/test_letters.py targets/test_parquet_attempts.py -k parquet",
     ),
     Mutant(
+        guarantee="A record with a header that cannot be read becomes a dead letter.",
+        file="core/decoding.py",
+        old="        if not misnamed:\n",
+        new="        if True:\n",
+        tests="core/test_decoding.py -k header",
+    ),
+    Mutant(
+        guarantee="A message whose headers cannot be read ends no reader.",
+        file="kafka/headers.py",
+        old="    except (SystemError, UnicodeDecodeError):\n",
+        new="    except UnicodeEncodeError:\n",
+        tests="kafka/test_headers.py",
+    ),
+    Mutant(
+        guarantee="Headers that cannot be read are an error however often headers were asked for.",
+        file="kafka/headers.py",
+        old="        given = _ask(message)\n",
+        new="        given: Any = message.headers()\n",
+        tests="kafka/test_headers.py -k however_often",
+    ),
+    Mutant(
         guarantee="Too many dead letters stop the pipeline.",
         file="engine/batch.py",
         old="        if limit is not None and self.letters > limit:\n",

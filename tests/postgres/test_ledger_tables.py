@@ -156,6 +156,31 @@ def test_the_history_is_kept_within_a_bound(
     assert counted[0][1] == 59
 
 
+def test_a_batch_that_is_written_down_before_it_moves_anything_is_completed(
+    stack: Stack, connection: ArrowConnection
+) -> None:
+    claim = _begin(stack.dsn, next(_names))
+    begun = BatchRecord(
+        batch_id=3,
+        strategy="partition",
+        ranges=[Range("t", 0, 0, 9)],
+        rows=ledger_tables.UNFINISHED,
+        seconds={},
+    )
+    number = ledger_tables.record(connection, claim, begun)
+    other = ledger_tables.record(connection, claim, replace(begun, batch_id=4))
+    ledger_tables.finish(connection, claim, number, replace(begun, rows=7, seconds={"write": 0.5}))
+    connection.commit()
+    kept = connection.rows(
+        "SELECT number, batch_id, rows, ranges::text, seconds::text FROM tallygate.batches "
+        "WHERE pipeline = $1 ORDER BY number",
+        claim.pipeline,
+    )
+    connection.rollback()
+    ranges = '[["t", 0, 0, 9]]'
+    assert kept == [(number, 3, 7, ranges, '{"write": 0.5}'), (other, 4, -1, ranges, "{}")]
+
+
 def _run_model(dsn: str, most: int = 25) -> None:
     """As many random runs; the first one that goes wrong is the last."""
     Machine.dsn = dsn

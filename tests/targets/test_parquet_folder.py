@@ -1,6 +1,7 @@
 """A folder of commits: one rename each, one writer at a time. No server is needed."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.readers import Watcher, rows_of
+from tallygate.auditing.parquet import _up_to
 from tallygate.core.ledger import Claim, LedgerEntry
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range
@@ -64,6 +66,42 @@ class _Run:
             ranges=ranges,
             rows=until - at,
         )
+
+
+@dataclass(frozen=True)
+class _Growing(Folder):
+    """Another commit appears whenever the newest one was looked for, or the folder was listed."""
+
+    grow: Callable[[], None]
+
+    def newest(self, since: LedgerEntry | None = None) -> LedgerEntry | None:
+        found = super().newest(since)
+        self.grow()
+        return found
+
+    def numbers(self) -> list[int]:
+        found = super().numbers()
+        self.grow()
+        return found
+
+
+def test_an_audit_counts_commits_up_to_one_moment(tmp_path: Path) -> None:
+    """However many are committed while it looks."""
+    run = _Run.begun(tmp_path / "rows")
+    run.append(10)
+
+    def grow() -> None:
+        run.append(run.current().state.positions["t", 0] + 10)
+
+    folder = _Growing(run.ledger.folder.path, grow)
+    newest = folder.newest()
+    assert newest is not None
+    entries, files = _up_to(folder, newest.number)
+    assert [each.number for each in entries] == list(range(1, newest.number + 1))
+    assert {file.parent for file in files} == {folder.commit(n) for n in (2, newest.number)}
+    assert len(run.ledger.folder.numbers()) > newest.number
+    (run.ledger.folder.path / "copy.parquet").touch()
+    assert run.ledger.folder.path / "copy.parquet" in _up_to(folder, newest.number)[1]
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs:/x", "http://host/x"])

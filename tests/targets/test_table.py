@@ -91,7 +91,7 @@ def test_a_refused_row_of_an_aggregate_stops_the_pipeline(flow: Flow) -> None:
     flow.send(10)
     transform = "SELECT concat(account, char(0)) AS account, count(*) AS n FROM source GROUP BY 1"
     sink = Postgres(flow.name, mode="upsert", key="account")
-    with pytest.raises(TargetError, match="does not carry the coordinates"):
+    with pytest.raises(TargetError, match="does not have the coordinates"):
         flow.run(transform=transform, sink=sink)
     assert flow.rows("SELECT count(*) FROM {table}") == [0]
 

@@ -19,11 +19,19 @@ from tallygate.auditing.checking import check
 from tallygate.auditing.context import Case, Found
 from tallygate.auditing.evidence import evidence_of, kafka_source
 from tallygate.auditing.history import wrong_moves
+from tallygate.auditing.kafka import TopicEvidence
 from tallygate.auditing.ledger_snapshot import Evidence
 from tallygate.auditing.recompute import Noted, Source
-from tallygate.auditing.scope import Sample, Scope, scope_of, since_time, sureness
+from tallygate.auditing.scope import (
+    Sample,
+    Scope,
+    scope_of,
+    since_time,
+    sureness,
+    unchecked,
+)
 from tallygate.auditing.verdict import AuditResult
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, count
 from tallygate.engine.opening import Opened, PipelineOrPath, open_pipeline
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.start import look
@@ -72,7 +80,7 @@ def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> Audit
         within = None if sample is None else scope.ranges
         case = Case(source, evidence, scope, noted, stream, within)
         found = check(case, partial=scope is not whole)
-        result = _result(pipeline, evidence, scope, noted, found)
+        result = _result(pipeline, evidence, scope, noted, found, partial=scope is not whole)
     if sample is not None:
         said = sureness(result.records, len(scope.ranges), sum(map(len, asked.ranges)))
         return replace(result, scope=said)
@@ -88,7 +96,13 @@ def _notes() -> Iterator[Noted]:
 
 
 def _result(
-    pipeline: Pipeline, evidence: Evidence, scope: Scope, noted: Noted, found: Found
+    pipeline: Pipeline,
+    evidence: Evidence,
+    scope: Scope,
+    noted: Noted,
+    found: Found,
+    *,
+    partial: bool,
 ) -> AuditResult:
     claims = evidence.claims
     checked: dict[str, list[list[int]]] = {}
@@ -105,11 +119,24 @@ def _result(
         letters=len(claims.letters),
         lost=sum(map(len, claims.lost)),
         anomalies=tuple(anomalies),
-        unknown=(*scope.unknown, *found.unknown),
+        unknown=(*scope.unknown, *unchecked(scope, claims, partial=partial), *found.unknown),
         checked=checked,
         not_compared=found.left_out,
         filtered=None if found.kept is None else records - found.kept - letters,
+        notes=() if found.rows else tuple(_without_rows(evidence, records, letters)),
     )
+
+
+def _without_rows(evidence: Evidence, records: int, letters: int) -> Iterator[str]:
+    """What to say of a target that holds no row of what was checked."""
+    if not count(evidence.claims.ranges.values()):
+        yield f"the ledger claims no offset, and {evidence.target} holds no row"
+    if letters:
+        how_many = f"all {records:,}" if letters == records else f"{letters:,} of {records:,}"
+        listed = "`tallygate.dead_letters` in Python lists them"
+        if isinstance(evidence, TopicEvidence):
+            listed = f"see `tallygate dead-letters list {evidence.letters_topic}`"
+        yield f"{how_many} records are dead letters, and none has a row; {listed}"
 
 
 def _within(scope: Scope, topic: str, partition: int, offset: int) -> bool:

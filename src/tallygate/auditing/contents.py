@@ -9,12 +9,14 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from tallygate.auditing.compaction import Compacted, cleanup_policy
 from tallygate.auditing.comparable import Sides
 from tallygate.auditing.comparing import Compared, compared, strangers
 from tallygate.auditing.context import Case, Found, sums_doubles
 from tallygate.auditing.kafka import TopicEvidence
 from tallygate.auditing.recompute import latest_by_key
 from tallygate.auditing.watermarks import END, Watermarks, late_records, watermarks_at
+from tallygate.core.offsets import count
 from tallygate.quoting import backticked
 from tallygate.spark.plan import Plan
 
@@ -40,7 +42,20 @@ def by_content(case: Case, plan: Plan, rows: DataFrame) -> Found:
         found = found.but("results need all records, and some cannot be read again", *CONTENT)
     if case.claims.moved:
         found = found.but("the pipeline was writing while its topic was read", *CONTENT)
-    return _lateness(case, found, plan, marks)
+    return _lateness(case, _compaction(case, found, plan), plan, marks)
+
+
+def _compaction(case: Case, found: Found, plan: Plan) -> Found:
+    """What a record gave that compaction has removed since is still there; and of results of
+    several records any may lack what it added."""
+    kinds = tuple(kind for kind in CONTENT if kind != "missing" or not plan.has_coordinates)
+    if not found.count(*kinds):
+        return found
+    ranges = case.scope.ranges
+    topics = {each.topic for each in ranges}
+    compacted = Compacted.among(topics, cleanup_policy(case.source.connection))
+    said = compacted.results(records=case.noted.records(), offsets=count(ranges))
+    return found if said is None else found.but(said, *kinds)
 
 
 def _found(case: Case, plan: Plan, shaped: DataFrame, rows: DataFrame) -> Found:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from tallygate.auditing.compaction import Compacted, cleanup_policy
 from tallygate.auditing.comparable import Sides
 from tallygate.auditing.comparing import EXAMPLES, Compared, compared
 from tallygate.auditing.context import Case, Found, gives_one_each
@@ -40,11 +40,11 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
             mine = digests(sides.expected, sides.content, size, ranges, claimed)
     theirs = there.result()
     wrong = parts_of(differing(mine, theirs) | unsure, size, ranges)
-    inside = _row_by_row(case, wrong, rows) if wrong else ()
+    inside, gone = _row_by_row(case, wrong, rows) if wrong else ((), [])
     outside = _outside(sides.found, claimed) if theirs.outside else ()
-    unknown = list(sides.unknown)
+    unknown = [*sides.unknown, *gone]
     unknown += [f"two readings of {each} do not agree" for each in parts_of(unsure, size, ranges)]
-    vanished = not inside and contradict(mine, theirs)
+    vanished = not (inside or gone) and contradict(mine, theirs)
     if vanished or sum(each.count for each in outside) != theirs.outside:
         unknown.append(f"two readings of {case.evidence.target} do not agree")
     kept = mine.rows if gives_one_each(plan.frame) else None
@@ -56,28 +56,32 @@ def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
     return case.sides(plan, shaped, case.seen(plan, rows))
 
 
-def _row_by_row(case: Case, wrong: Sequence[Range], rows: DataFrame) -> tuple[Anomaly, ...]:
-    """Only the parts whose digests differ; what is noted there has been noted already."""
+def _row_by_row(
+    case: Case, wrong: Sequence[Range], rows: DataFrame
+) -> tuple[tuple[Anomaly, ...], list[str]]:
+    """Only the parts whose digests differ; what is noted there has been noted already. With the
+    anomalies comes what cannot be known of these rows."""
     plan = read_plan(case.source.recomputed(wrong, case.noted.aside("again")))
     sides = _sides(case, plan, rows)
     # The parts may hold more than what is to be checked.
     expected, found = (each.where(_to_check(case, wrong)) for each in (sides.expected, sides.found))
     done = compared(expected, found, COORDINATES, sides.content)
-    return _never_sent(case, done, expected, found, wrong)
+    return _explained(case, done, expected, found, wrong)
 
 
 def _to_check(case: Case, wrong: Sequence[Range]) -> Column:
     return within(wrong) & within(case.scope.ranges)
 
 
-def _never_sent(
+def _explained(
     case: Case, done: Compared, expected: DataFrame, found: DataFrame, wrong: Sequence[Range]
-) -> tuple[Anomaly, ...]:
+) -> tuple[tuple[Anomaly, ...], list[str]]:
     """Of the unexpected rows, those whose record is there for a reader who also sees what was
-    aborted, are called so."""
+    aborted, are called so; and those whose record is not there at all are unknown where compaction
+    may have removed it."""
     unexpected = [each for each in done.anomalies if each.kind == "unexpected"]
     if not unexpected:
-        return done.anomalies
+        return done.anomalies, []
     names = {"topic": "_topic", "partition": "_partition", "offset": "_offset"}
     everything, sent = (
         records(case.source.spark, case.source.connection, wrong, committed=committed)
@@ -85,18 +89,26 @@ def _never_sent(
         .withColumnsRenamed(names)
         for committed in (False, True)
     )
-    aborted = everything.join(sent, list(COORDINATES), "left_anti")
-    rows = found.join(aborted, list(COORDINATES), "left_semi").join(
-        expected, list(COORDINATES), "left_anti"
+    extra = found.join(expected, list(COORDINATES), "left_anti")
+    lacking = extra.join(everything, list(COORDINATES), "left_anti")
+    counts = {row["_topic"]: row["count"] for row in lacking.groupBy("_topic").count().collect()}
+    compacted = Compacted.among(counts, cleanup_policy(case.source.connection))
+    gone = {topic: counts[topic] for topic in compacted.topics}
+    never = extra.join(everything, list(COORDINATES), "left_semi").join(
+        sent, list(COORDINATES), "left_anti"
     )
-    count = rows.count()
-    if not count:
-        return done.anomalies
+    aborted = never.count()
     others = [each for each in done.anomalies if each.kind != "unexpected"]
-    rest = unexpected[0].count - count
+    rest = unexpected[0].count - aborted - sum(gone.values())
     if rest:
-        others.append(replace(unexpected[0], count=rest))
-    return (*others, Anomaly("aborted", count, _places(rows)))
+        wrong_rows = extra.join(never, list(COORDINATES), "left_anti")
+        if gone:
+            excused = lacking.where(f.col("_topic").isin(*gone))
+            wrong_rows = wrong_rows.join(excused, list(COORDINATES), "left_anti")
+        others.append(Anomaly("unexpected", rest, _places(wrong_rows)))
+    if aborted:
+        others.append(Anomaly("aborted", aborted, _places(never)))
+    return tuple(others), compacted.rows(gone)
 
 
 def _outside(found: DataFrame, claimed: Sequence[Range]) -> tuple[Anomaly, ...]:

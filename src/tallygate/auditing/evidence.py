@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tallygate.auditing.delta import version_evidence
 from tallygate.auditing.kafka import topic_evidence
@@ -12,6 +13,7 @@ from tallygate.auditing.postgres import table_evidence
 from tallygate.endpoints import running_dsn
 from tallygate.engine.factory import connection_at, source_connection
 from tallygate.engine.pipeline import Pipeline
+from tallygate.engine.start import look
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.settings import Settings
@@ -40,7 +42,12 @@ def evidence_of(
         dsn = sink.dsn or running_dsn(settings)
         return table_evidence(sink, name, dsn, spark, settings.timeout)
     if isinstance(sink, Parquet):
-        return folder_evidence(sink.parquet, name, spark)
+
+        def schema() -> StructType:
+            _, shape = look(pipeline.request(spark, settings, {}))
+            return shape.schema if sink.coordinates else shape.without_coordinates()
+
+        return folder_evidence(sink.parquet, name, spark, schema)
     if isinstance(sink, Delta):
         check_delta(spark, settings)
         return version_evidence(sink.delta, name, spark)

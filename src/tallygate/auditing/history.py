@@ -2,7 +2,8 @@
 
 Each commit moved some partitions from where they were to where they are. Put one after the other,
 the moves of a partition must lead from its start, or from the oldest commit that is kept, to what
-the ledger claims now, but for ranges that were given up as lost.
+the ledger claims now, but for ranges that were given up as lost, and for those of batches that
+were interrupted: some of their partitions had moved, and some had not.
 """
 
 from tallygate.auditing.ledger_snapshot import Claims
@@ -19,21 +20,22 @@ def wrong_moves(claims: Claims) -> list[Anomaly]:
     gaps: list[Range] = []
     overlaps: list[Range] = []
     at: dict[TopicPartition, int] = {}
+    told = (*claims.lost, *claims.unfinished)
     for commit in claims.history:
         for each in commit.ranges:
             here = at.setdefault(each.topic_partition, each.start)
             if each.start > here:
-                gaps += _without_lost(Range(*each.topic_partition, here, each.start), claims.lost)
+                gaps += _without(Range(*each.topic_partition, here, each.start), told)
             elif each.start < here:
                 overlaps.append(Range(*each.topic_partition, each.start, here))
             at[each.topic_partition] = max(here, each.until)
     for partition, here in at.items():
         claimed = claims.ranges.get(partition, Range(*partition, 0, 0)).until
         if here < claimed:
-            gaps += _without_lost(Range(*partition, here, claimed), claims.lost)
+            gaps += _without(Range(*partition, here, claimed), told)
         elif here > claims.later.get(partition, claimed):
             overlaps.append(Range(*partition, claimed, here))
-    found = {"gap": gaps if claims.gapless else [], "overlap": overlaps}
+    found = {"gap": gaps, "overlap": overlaps}
     return [
         Anomaly(kind, sum(map(len, ranges)), tuple(str(each) for each in ranges[:EXAMPLES]))
         for kind, ranges in found.items()
@@ -41,10 +43,10 @@ def wrong_moves(claims: Claims) -> list[Anomaly]:
     ]
 
 
-def _without_lost(gap: Range, lost: tuple[Range, ...]) -> list[Range]:
-    """What is left of a gap when lost ranges are taken out."""
+def _without(gap: Range, told: tuple[Range, ...]) -> list[Range]:
+    """What is left of a gap when ranges are taken out that explain it."""
     left = [gap]
-    for gone in (each for each in lost if each.topic_partition == gap.topic_partition):
+    for gone in (each for each in told if each.topic_partition == gap.topic_partition):
         left = [
             part
             for each in left

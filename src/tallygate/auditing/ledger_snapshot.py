@@ -47,8 +47,9 @@ class Claims:
     """Where the ledger was when the rows had been read, if that may be further: rows of records in
     between may be there or not."""
     history: tuple[Commit, ...] = ()
-    gapless: bool = True
-    """Whether every move of the ledger is in its history, from the oldest one that is kept on."""
+    unfinished: tuple[Range, ...] = ()
+    """What may have moved although the history has no commit of it: of batches that were written
+    down before, and were interrupted."""
     unknown: tuple[str, ...] = ()
     forgotten: int = 0
     """How many dead letters retention may have removed."""

@@ -1,16 +1,18 @@
 """What the ledger in a folder of Parquet claims, and the rows that a reader of the folder sees.
 
-The folder is listed once. A commit's directory appears whole and is never changed, and the entry of
-the newest one says where the ledger is after it and all before: the commits of one listing are one
-moment. Whatever else is in the folder that a reader would take for rows counts as rows too.
+The newest commit is looked for first, and only then is the folder listed. A commit's directory
+appears whole, after all before it, and is never changed: so the listing has that commit and all
+before it, which are one moment, and what was committed meanwhile is passed over. Whatever else is
+in the folder that a reader would take for rows counts as rows too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tallygate.auditing.ledger_snapshot import Claims, Commit
 from tallygate.auditing.verdict import Anomaly
@@ -30,6 +32,8 @@ class FolderEvidence:
     folder: Folder
     files: tuple[Path, ...]
     claims: Claims
+    schema: Callable[[], StructType]
+    """Of the rows that the pipeline makes, for a folder without files."""
     refuses = False
 
     @property
@@ -37,6 +41,8 @@ class FolderEvidence:
         return f"folder {self.folder.path}"
 
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
+        if not self.files:
+            return self.spark.createDataFrame([], self.schema())
         return self.spark.read.parquet(*map(str, self.files))
 
     def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
@@ -55,25 +61,30 @@ class FolderEvidence:
 
 
 @contextmanager
-def folder_evidence(text: str, pipeline: str, spark: SparkSession) -> Iterator[FolderEvidence]:
+def folder_evidence(
+    text: str, pipeline: str, spark: SparkSession, schema: Callable[[], StructType]
+) -> Iterator[FolderEvidence]:
     folder = Folder.at(text)
-    names = sorted(folder.path.iterdir()) if folder.path.is_dir() else []
-    entries = list(folder.entries())
-    if not entries or entries[-1].pipeline != pipeline:
+    newest = folder.newest()
+    if newest is None or newest.pipeline != pipeline:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {folder.path}.")
-    newest = entries[-1]
     if is_closed(newest):
         raise LedgerError(
             f"{folder.path} was compacted into {newest.moved_to}, where pipeline {pipeline!r} goes "
             "on: set sink.parquet to it."
         )
-    kept = [entry for entry in entries if folder.commit(entry.number) in names]
-    files = [file for path in names if _seen(path) for file in _files(path)]
-    letters = [each for e in kept for each in read_letters(folder.commit(e.number))]
-    claims = _claims(kept, frozenset((e.topic, e.partition, e.offset) for e in letters))
-    if not files:
-        raise LedgerError(f"{folder.path} holds no rows yet, so there is nothing to check.")
-    yield FolderEvidence(spark, folder, tuple(files), claims)
+    entries, files = _up_to(folder, newest.number)
+    letters = [each for e in entries for each in read_letters(folder.commit(e.number))]
+    claims = _claims(entries, frozenset((e.topic, e.partition, e.offset) for e in letters))
+    yield FolderEvidence(spark, folder, tuple(files), claims, schema)
+
+
+def _up_to(folder: Folder, newest: int) -> tuple[list[LedgerEntry], list[Path]]:
+    """The entries up to a commit, and the files that were there with it."""
+    entries = [each for each in folder.entries() if each.number <= newest]
+    listed = [path for path in sorted(folder.path.iterdir()) if _seen(path)]
+    then = [path for path in listed if (folder.number(path) or 0) <= newest]
+    return entries, [file for path in then for file in _files(path)]
 
 
 def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, int]]) -> Claims:

@@ -17,6 +17,7 @@ from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
 from tallygate.postgres.connect import connect
+from tallygate.postgres.ledger_tables import UNFINISHED
 from tallygate.postgres.read import Snapshot, Through
 from tallygate.quoting import single_quoted
 from tallygate.spec import Postgres
@@ -101,22 +102,23 @@ def _claims(connection: psycopg.Connection, pipeline: str) -> Claims:
         (pipeline,),
     ).fetchall()
     batches = connection.execute(
-        "SELECT number, epoch, batch_id, strategy, ranges, rows, committed_at::text "
+        "SELECT number, epoch, batch_id, ranges, rows, committed_at::text "
         "FROM tallygate.batches WHERE pipeline = %s ORDER BY number",
         (pipeline,),
     ).fetchall()
+    commits = [
+        Commit(number, run, batch, tuple(Range(*each) for each in ranges), rows, at)
+        for number, run, batch, ranges, rows, at in batches
+    ]
     return Claims(
         {(topic, number): Range(topic, number, *ends) for topic, number, *ends, _ in positions},
         tuple(Range(*each) for each in lost),
         frozenset((topic, number, at) for topic, number, at in letters),
         {topic: topic_id for topic, *_, topic_id in positions if topic_id},
-        history=tuple(
-            Commit(number, run, batch, tuple(Range(*each) for each in ranges), rows, at)
-            for number, run, batch, _, ranges, rows, at in batches
+        history=tuple(each for each in commits if each.rows != UNFINISHED),
+        unfinished=tuple(
+            gone for each in commits if each.rows == UNFINISHED for gone in each.ranges
         ),
-        # Tasks that commit by themselves move the ledger before the batch is written down, and
-        # a driver that dies in between never writes it down.
-        gapless=all(strategy != "partition" for _, _, _, strategy, *_ in batches),
     )
 
 

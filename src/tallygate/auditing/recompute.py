@@ -22,12 +22,13 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.transform import transformed
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetch import HEADERS
 from tallygate.quoting import backticked
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import DECODING, fits_pattern
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
-__all__ = ["Noted", "Source", "latest_by_key", "without"]
+__all__ = ["Noted", "Source", "latest_by_key", "looks_at_headers", "without"]
 
 _PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
@@ -99,11 +100,13 @@ class Source:
                     "cannot be audited."
                 )
             mine = self.ranges_of(source, spec, ranges)
-            raw = records(self.spark, self.connection, mine, headers=source.headers)
+            headed = looks_at_headers(spec, source)
+            raw = records(self.spark, self.connection, mine, headers=headed)
             if spec.transform is None and isinstance(spec.sink, KafkaSink):
                 return _passed(raw, source, spec.sink.key, noted)
             if spec.transform is None:
-                plain = raw.select("value", "topic", "partition", "offset")
+                held = [HEADERS.name] if headed else []
+                plain = raw.select("value", "topic", "partition", "offset", *held)
                 whole = source.model_copy(update={"headers": False})
                 return decoded(plain, whole, noted, noted.saw, COORDINATES)
             views[name] = self._seen(decoded(raw, source, noted, noted.saw))
@@ -124,6 +127,13 @@ class Source:
 
     def _seen(self, view: DataFrame) -> DataFrame:
         return without(view, self.late) if self.late else view
+
+
+def looks_at_headers(spec: PipelineSpec, source: Kafka) -> bool:
+    """Whether the pipeline reads records with their headers, whose names may make them unfit."""
+    if spec.transform is None and spec.sink.decodes:
+        return spec.sink.is_topic
+    return source.headers
 
 
 def _passed(raw: DataFrame, source: Kafka, key: str | None, noted: Noted) -> DataFrame:

@@ -7,7 +7,7 @@ of their kind. What it says of the rest is an inference, and is said as one.
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,44 +15,80 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
-from tallygate.core.offsets import Range, TopicPartition, is_topic
+from tallygate.core.offsets import Range, TopicPartition, count, is_topic
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
 from tallygate.units import duration_ms, moment, time_ms
 
-__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "windows"]
+__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "unchecked", "windows"]
 
 WINDOWS = 40
 SMALLEST = 50
 SURE = 0.95
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scope:
-    ranges: tuple[Range, ...]
+    ranges: tuple[Range, ...] = ()
     """What is checked."""
-    claimed: tuple[Range, ...]
-    """What is claimed, and could be checked if asked for."""
-    unknown: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """What else is unknown of the claims."""
     anomalies: tuple[Anomaly, ...] = ()
+    removed: tuple[Range, ...] = ()
+    """What is claimed and was removed by retention, before the ranges."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return (
+            *self.doubts,
+            *(
+                f"{each} cannot be read again: retention removed {len(each)} records"
+                for each in self.removed
+            ),
+        )
 
     def since(self, at: datetime, connection: Connection) -> "Scope":
         """Only records from a time on."""
-        spec = OffsetSpec.for_timestamp(max(0, int(at.timestamp() * 1000)))
-        begins = list_offsets([each.topic_partition for each in self.ranges], spec, connection)
-        left = []
+        partitions = [each.topic_partition for each in self.ranges]
+        begins, firsts = (
+            list_offsets(partitions, OffsetSpec.for_timestamp(max(0, ms)), connection)
+            for ms in (int(at.timestamp() * 1000), 0)
+        )
+        return self.beginning(begins, firsts)
+
+    def beginning(
+        self, begins: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int]
+    ) -> "Scope":
+        """Only offsets from `begins` on; where that is negative, none. What retention removed lies
+        before the first record that is left: if that one is too old, so is what was removed."""
+        left, older = [], set()
         for each in self.ranges:
-            begin = (
-                begins[each.topic_partition] if begins[each.topic_partition] >= 0 else each.until
-            )
+            partition = each.topic_partition
+            begin = each.until if begins[partition] < 0 else begins[partition]
             if begin < each.until:
                 left.append(replace(each, start=max(each.start, begin)))
-        return replace(self, ranges=tuple(left))
+            if 0 <= firsts[partition] < begin:
+                older.add(partition)
+        removed = tuple(each for each in self.removed if each.topic_partition not in older)
+        return replace(self, ranges=tuple(left), removed=removed)
 
     def sampled(self, sample: "Sample") -> "Scope":
         return replace(self, ranges=windows(self.ranges, sample, random.SystemRandom()))
+
+
+def unchecked(scope: Scope, claims: Claims, *, partial: bool) -> tuple[str, ...]:
+    """Why nothing was checked, if there is something that the ledger claims. A ledger that claims
+    nothing has been checked against its target; `partial` says that a part was asked for."""
+    if count(scope.ranges) or not count(claims.ranges.values()):
+        return ()
+    if partial:
+        return (
+            "no offset that the ledger claims lies in what was asked for, so nothing was checked; "
+            "ask for an earlier --since, or leave out --since and --sample",
+        )
+    return ("no offset that the ledger claims can be read again, so nothing was checked",)
 
 
 def scope_of(claims: Claims, connection: Connection) -> Scope:
@@ -72,7 +108,7 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
         ]
     earliest = list_offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
     latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
-    found, beyond = [], []
+    found, beyond, removed = [], [], []
     for partition in partitions:
         claimed = claims.ranges[partition]
         if claimed.until > latest[partition]:
@@ -80,15 +116,19 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
             claimed = replace(claimed, until=latest[partition])
         begin = _readable(claimed, claims, earliest)
         if begin > claimed.start:
-            cut = replace(claimed, until=min(begin, claimed.until))
-            unknown.append(f"{cut} cannot be read again: retention removed {len(cut)} records")
+            removed.append(replace(claimed, until=min(begin, claimed.until)))
         if begin < claimed.until:
             found.append(replace(claimed, start=begin))
     anomalies: tuple[Anomaly, ...] = ()
     if beyond:
         said = tuple(str(each) for each in beyond[:5])
         anomalies = (Anomaly("overclaimed", sum(map(len, beyond)), said),)
-    return Scope(tuple(found), tuple(found), (*claims.unknown, *unknown), anomalies)
+    return Scope(
+        ranges=tuple(found),
+        doubts=(*claims.unknown, *unknown),
+        anomalies=anomalies,
+        removed=tuple(removed),
+    )
 
 
 def _readable(claimed: Range, claims: Claims, earliest: dict[TopicPartition, int]) -> int:

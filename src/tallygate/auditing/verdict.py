@@ -105,6 +105,8 @@ class AuditResult:
     """Records of which the transform makes no row; None where rows are not of one record each."""
     not_compared: tuple[str, ...] = ()
     """Columns of types that cannot be compared; the verdict is about the others."""
+    notes: tuple[str, ...] = ()
+    """What is no fault and yet worth a look, such as a target without rows."""
     scope: str = ""
     """What was asked for, if it was not everything, and how sure the verdict is of the rest."""
 
@@ -156,6 +158,7 @@ class AuditResult:
         if self.not_compared:
             yield f"  not compared: {', '.join(self.not_compared)}"
         yield from (f"  unknown: {text}" for text in self.unknown)
+        yield from (f"  note: {text}" for text in self.notes)
 
 
 def _first(anomaly: Anomaly) -> str:

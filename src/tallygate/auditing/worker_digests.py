@@ -27,7 +27,7 @@ from tallygate.auditing.context import Case
 from tallygate.auditing.digest_sums import DDL, Sums, Tally, offset_digests, tallied
 from tallygate.auditing.digests import Digest, Digests, Stretch, parts_of
 from tallygate.auditing.postgres import TableEvidence
-from tallygate.auditing.recompute import Noted
+from tallygate.auditing.recompute import Noted, looks_at_headers
 from tallygate.auditing.records import records, rounds
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.letters import Coordinates, letter_of
@@ -105,6 +105,7 @@ class Quick:
             shares,
             _by_partition(self.case.refused, self.tally.checked),
             self.case.noted,
+            looks_at_headers(self.case.source.pipeline, self.source),
         )
 
         def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -201,15 +202,19 @@ class _ReadStep:
     dead: Mapping[TopicPartition, npt.NDArray[np.int64]]
     """Offsets of records whose rows are not to be there: the sink has refused them."""
     noted: Noted
+    headers: bool
 
     def run(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sums = Sums()
         for block in numbers:
             for number in block.column("id").to_pylist():
                 for ranges in rounds(self.shares[number]):
-                    for raw in fetch(ranges, self.connection, bare=True, apart=True):
+                    for raw in self._records(ranges):
                         self._take(raw, sums)
         yield sums.block()
+
+    def _records(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        return fetch(ranges, self.connection, headers=self.headers, bare=True, apart=True)
 
     def _take(self, raw: pa.RecordBatch, sums: Sums) -> None:
         partition: Any = raw.column("topic")[0].as_py(), raw.column("partition")[0].as_py()

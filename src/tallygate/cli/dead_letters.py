@@ -77,10 +77,14 @@ def replay(
         list[int] | None, typer.Option(help="Only this one; may be given again.")
     ] = None,
     partition: Annotated[int | None, typer.Option(help="Only those of this partition.")] = None,
+    into: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="A topic that they may go back to; may be given again."),
+    ] = None,
     *,
     settings: "Settings",
 ) -> None:
-    """Put dead letters back into the topics they came from, each once."""
+    """Put dead letters back into the topics they came from, each once; only into those named."""
     from tallygate.consumer.dead_letters import replay as put_back
 
     connection = resolve_connection(settings)
@@ -90,8 +94,10 @@ def replay(
             partition is None or letter.record.partition == partition
         )
 
-    count = put_back(topic, connection, wanted)
-    print(f"{count} dead letters of {topic!r} were put back.")
+    done = put_back(topic, connection, wanted, into=into or ())
+    print(f"{done.count} dead letters of {topic!r} were put back.")
+    if done.left:
+        print(f"{done.left} name topics that --into does not, and stay.")
 
 
 def _row(letter: "DeadLetter") -> dict[str, Any]:

@@ -7,7 +7,8 @@ by the transactional id, which both share: the later one fences the earlier, and
 markers.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +17,8 @@ from confluent_kafka import KafkaError, KafkaException
 from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
 from tallygate.core.letters import MARKER, ROW, Letter
-from tallygate.core.record import Headers, Output, Record
+from tallygate.core.marks import given_back, number
+from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -24,7 +26,7 @@ from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.read import records_in
 from tallygate.units import moment
 
-__all__ = ["DeadLetter", "dead_letter_of", "list_dead_letters", "replay"]
+__all__ = ["DeadLetter", "Replayed", "dead_letter_of", "list_dead_letters", "replay"]
 
 LETTERS_PER_TRANSACTION = 500
 
@@ -60,7 +62,7 @@ class DeadLetter:
     @property
     def headers(self) -> Headers:
         """The record's own, as far as they are kept."""
-        return tuple(each for each in self.record.headers if not each[0].startswith("tallygate."))
+        return given_back(self.record.headers)
 
     @property
     def coordinates(self) -> str:
@@ -72,6 +74,14 @@ class DeadLetter:
         """What two letters have in common that a crash made of one record. A record that was put
         back and failed again is another: it has other coordinates."""
         return self.record.header("tallygate.group"), self.coordinates
+
+
+@dataclass(frozen=True)
+class Replayed:
+    count: int
+    """How many dead letters were put back."""
+    left: int
+    """How many of those that were wanted name another topic."""
 
 
 def dead_letter_of(letter: Letter) -> DeadLetter:
@@ -96,16 +106,17 @@ def _read(record: Record, *, replayed: bool) -> DeadLetter:
         return (record.header(f"tallygate.{name}") or b"").decode(errors="replace")
 
     topic, partition, offset = origin(record)
-    ms = said("timestamp") or str(record.timestamp)
+    stamp = record.header("tallygate.timestamp")
+    ms = record.timestamp if stamp is None else number(stamp)
     return DeadLetter(
         topic=topic,
         partition=partition,
         offset=offset,
         cause=said("cause"),
         record=record,
-        time=moment(int(ms)) if ms.isdecimal() and int(ms) else None,
+        time=moment(ms) if ms > 0 else None,
         is_row=record.header(ROW) is not None,
-        tries=int(said("tries") or 0),
+        tries=number(record.header("tallygate.tries")),
         stack=said("stack"),
         replayed=replayed,
     )
@@ -115,11 +126,11 @@ def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
     """Every letter of the topic, oldest first in each partition, and whether it was put back."""
     letters, replayed = [], set()
     for record in records_in(topic, connection):
-        marker = record.header(MARKER)
-        if marker is not None:
-            replayed.add(marker.decode())
-        else:
+        marked = _marked(record)
+        if marked is None:
             letters.append(record)
+        else:
+            replayed.add(marked)
     return [_read(record, replayed=_mark(record) in replayed) for record in letters]
 
 
@@ -127,24 +138,19 @@ def replay(
     topic: str,
     connection: Connection,
     wanted: Callable[[DeadLetter], bool] = lambda _: True,
-) -> int:
-    """Put each wanted letter back to where it came from, once; return how many were."""
+    *,
+    into: Collection[str] = (),
+) -> Replayed:
+    """Put each wanted letter that came from one of the topics `into` back there, once. Where it
+    came from says the letter itself, and a topic of dead letters may have other writers than us:
+    so nothing is written to a topic that is not named."""
     name = f"tallygate.replay.{topic}"
     producer = open_transactions(connection, name)
     with clients.explain_errors(connection, f"opening the replay of {topic!r}"):
         known = producer.list_topics(timeout=10).topics
     letters = list_dead_letters(topic, connection)
-    due = [letter for letter in letters if not letter.replayed and wanted(letter)]
-    for letter in due:
-        if letter.record.header("tallygate.topic") is None or letter.topic not in known:
-            raise TopicError(
-                f"{letter.record.where} cannot be put back: it does not name a topic that exists."
-            )
-        if letter.is_row:
-            raise TopicError(
-                f"{letter.record.where} cannot be put back: it is not the record "
-                f"{letter.coordinates}, but the row that the pipeline made of it."
-            )
+    open_ = [letter for letter in letters if not letter.replayed and wanted(letter)]
+    due = _going_back(topic, open_, known, into)
     back = {letter.same for letter in letters if letter.replayed}
     for begin in range(0, len(due), LETTERS_PER_TRANSACTION):
         part = due[begin : begin + LETTERS_PER_TRANSACTION]
@@ -158,7 +164,44 @@ def replay(
             producer.commit_transaction(60)
         except KafkaException as error:
             raise _explained(error, topic) from error
-    return len(due)
+    left = len(open_) - len(due)
+    return Replayed(count=len(due), left=left)
+
+
+def _going_back(
+    topic: str, letters: Sequence[DeadLetter], known: Collection[str], into: Collection[str]
+) -> list[DeadLetter]:
+    """The letters that came from a topic that is named, or an error if there are none but others,
+    or if one of them cannot be put back."""
+    sources = Counter(
+        letter.topic for letter in letters if letter.record.header("tallygate.topic") is not None
+    )
+    named = {name: count for name, count in sorted(sources.items()) if name in known}
+    due = [letter for letter in letters if letter.topic in into and letter.topic in named]
+    if letters and not named:
+        raise TopicError(
+            f"{letters[0].record.where} cannot be put back: it does not name a topic that exists."
+        )
+    if letters and not due:
+        counts = ", ".join(f"{name} ({count})" for name, count in named.items())
+        flags = " ".join(f"--into {name}" for name in named)
+        raise TopicError(
+            f"the dead letters of {topic!r} say that they came from {counts}. What is in a topic "
+            "of dead letters can name any topic, so replay writes only to those that you name. "
+            f"If all of them are right, add {flags}."
+        )
+    for letter in due:
+        if letter.is_row:
+            raise TopicError(
+                f"{letter.record.where} cannot be put back: it is not the record "
+                f"{letter.coordinates}, but the row that the pipeline made of it."
+            )
+        if letter.record.is_misnamed:
+            raise TopicError(
+                f"{letter.record.where} cannot be put back as it was, since {MISNAMED_HEADER}: "
+                "choose others by --offset."
+            )
+    return due
 
 
 def _explained(error: KafkaException, topic: str) -> Exception:
@@ -172,6 +215,15 @@ def _explained(error: KafkaException, topic: str) -> Exception:
 
 def _mark(record: Record) -> str:
     return f"{record.partition}:{record.offset}"
+
+
+def _marked(record: Record) -> str | None:
+    """The letter that a marker names; None if the record is no marker. A record with a key, a value
+    or other headers is a letter, whatever it is called."""
+    if record.key is not None or record.value is not None or len(record.headers) != 1:
+        return None
+    ((name, mark), *_) = record.headers
+    return (mark or b"").decode(errors="replace") if name == MARKER else None
 
 
 def _back(letter: DeadLetter) -> Output:

@@ -12,7 +12,7 @@ the loop keeps polling: the group sees a healthy member, and no rebalance happen
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,7 +31,8 @@ from tallygate.consumer.delivery import (
 )
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
-from tallygate.consumer.retry import Retry, said
+from tallygate.consumer.retry import Retry, fit_only, said
+from tallygate.core.marks import number
 from tallygate.core.offsets import TopicPartition
 from tallygate.core.record import Record
 from tallygate.errors import HandlerError, LostRangeError
@@ -86,6 +87,7 @@ class Loop:
         self._topics, self._group, self._start, self._until = topics, group, start, until
         self._stop, self._batch_size = stop, batch_size
         self._retry, self._connection = retry, connection
+        self._retries = retry.retry_topics(group)
         self._summary = ConsumeSummary()
         self._owned: set[TopicPartition] = set()
         self._at_end: set[TopicPartition] = set()
@@ -108,6 +110,9 @@ class Loop:
         instance: str | None,
         properties: Mapping[str, Any],
     ) -> ConsumeSummary:
+        handler = fit_only(handler, self._retries)
+        if dedup is not None:
+            dedup = replace(dedup, id=fit_only(dedup.id, self._retries))
         own = AutoCommit.properties if delivery == "auto-commit" else {}
         self._consumer = clients.consumer(
             self._connection,
@@ -131,9 +136,8 @@ class Loop:
             else:
                 kind = _GROUP_DELIVERIES[delivery]
                 self._delivery = kind(self._consumer, self._connection, handler)
-            retries = [self._retry.retry_topic(self._group, tier) for tier in self._retry.tiers]
             self._consumer.subscribe(
-                [*self._topics, *retries],
+                [*self._topics, *self._retries],
                 on_assign=self._assigned,
                 on_revoke=self._revoked,
                 on_lost=self._revoked,
@@ -317,10 +321,11 @@ class Loop:
         ready = []
         for record in records:
             partition = (record.topic, record.partition)
-            due = int(record.header("tallygate.not-before") or b"0")
             if partition in self._delayed:
                 continue
-            if due > now and record.topic not in self._topics:
+            known = record.topic in self._retries and record.topic not in self._topics
+            due = number(record.header("tallygate.not-before")) if known else 0
+            if due > now:
                 self._delayed[partition] = due
                 self._consumer.pause(_offsets([partition]))
                 self._consumer.seek(Offset(*partition, record.offset))

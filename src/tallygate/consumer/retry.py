@@ -8,15 +8,20 @@ it goes straight to the dead letters.
 
 import random
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from tallygate.core.record import Headers, Output, Record
-from tallygate.errors import ConfigError
+from tallygate.core.marks import given_back, is_mark, number, put_aside
+from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
+from tallygate.errors import ConfigError, InputError
 from tallygate.units import duration_ms
 
-__all__ = ["Retry", "dead_letter", "origin", "retry_letter", "said"]
+__all__ = ["Retry", "as_handled", "dead_letter", "fit_only", "origin", "retry_letter", "said"]
 
 STACK_BYTES = 8_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,21 +54,37 @@ class Retry:
     def retry_topic(self, group: str, tier: str) -> str:
         return f"{group}.retry.{tier}"
 
+    def retry_topics(self, group: str) -> list[str]:
+        return [self.retry_topic(group, tier) for tier in self.tiers]
+
     def dead_topic(self, group: str) -> str:
         return f"{group}.dead-letters"
 
     def topics(self, group: str) -> list[str]:
-        retries = [self.retry_topic(group, tier) for tier in self.tiers]
-        return [*retries, *([self.dead_topic(group)] if self.dead_letters else [])]
+        return [*self.retry_topics(group), *([self.dead_topic(group)] if self.dead_letters else [])]
 
     def next_stop(self, record: Record, group: str, error: BaseException, now_ms: int) -> Output:
         """Where a record goes that failed for good here: the next tier, or the dead letters."""
-        passed = int(record.header("tallygate.tier") or b"0")
+        if record.topic not in self.retry_topics(group):
+            record = replace(record, headers=put_aside(record.headers))
+        passed = number(record.header("tallygate.tier"))
         if passed < len(self.tiers):
             tier = self.tiers[passed]
             due = now_ms + duration_ms(tier)
             return retry_letter(record, self.retry_topic(group, tier), passed + 1, due, error, self)
         return dead_letter(record, self.dead_topic(group), group, error, self.tries)
+
+
+def fit_only(use: Callable[..., T], retries: Collection[str] = ()) -> Callable[..., T]:
+    """What a user does with a record, for records alone that could be read whole: others fail. One
+    of the topics `retries` has the headers with which it came to its first topic."""
+
+    def checked(record: Record, *given: Any) -> T:
+        if record.is_misnamed:
+            raise InputError(MISNAMED_HEADER)
+        return use(as_handled(record) if record.topic in retries else record, *given)
+
+    return checked
 
 
 def retry_letter(
@@ -86,13 +107,20 @@ def dead_letter(record: Record, topic: str, group: str, error: BaseException, tr
     return Output(topic, record.value, record.key, _merged(record.headers, headers))
 
 
+def as_handled(record: Record) -> Record:
+    """A record of a retry topic with its own headers as they were, and our marks behind them."""
+    marks = tuple(each for each in record.headers if is_mark(each[0]))
+    return replace(record, headers=(*given_back(record.headers), *marks))
+
+
 def origin(record: Record) -> tuple[str, int, int]:
-    """Topic, partition and offset at which the record first was, before any retry topic."""
+    """Topic, partition and offset at which a record first was that is in a retry topic or in one of
+    dead letters: our marks say it there."""
     topic = record.header("tallygate.topic")
     if topic is None:
         return record.topic, record.partition, record.offset
     partition, offset = record.header("tallygate.partition"), record.header("tallygate.offset")
-    return topic.decode(), int(partition or b"0"), int(offset or b"0")
+    return topic.decode(errors="replace"), number(partition), number(offset)
 
 
 def said(error: BaseException) -> str:
@@ -118,13 +146,13 @@ def _encodable(text: str) -> str:
 
 def _story(record: Record, error: BaseException, tries: int) -> dict[str, str]:
     topic, partition, offset = origin(record)
-    before = int(record.header("tallygate.tries") or b"0")
-    first_seen = record.header("tallygate.timestamp")
+    before = number(record.header("tallygate.tries"))
+    first_seen = number(record.header("tallygate.timestamp"), record.timestamp)
     return {
         "tallygate.topic": topic,
         "tallygate.partition": str(partition),
         "tallygate.offset": str(offset),
-        "tallygate.timestamp": first_seen.decode() if first_seen else str(record.timestamp),
+        "tallygate.timestamp": str(first_seen),
         "tallygate.tries": str(before + tries),
         "tallygate.cause": said(error)[:1000],
     }

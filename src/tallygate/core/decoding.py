@@ -28,6 +28,7 @@ import pyarrow.json as pj
 
 from tallygate.core import avro
 from tallygate.core.converters import Member, is_number, members_of
+from tallygate.core.record import MISNAMED, MISNAMED_HEADER
 from tallygate.errors import InputError
 
 __all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
@@ -44,6 +45,7 @@ METADATA = pa.schema(
 )
 _FAST = {pa.bool_(), pa.int64(), pa.int32(), pa.int16(), pa.int8(), pa.float64(), pa.string()}
 _TIMESTAMP = pa.timestamp("us", "UTC")
+_HEADERS = "headers"
 _RAW_NAMES = {"_topic": "topic", "_partition": "partition", "_offset": "offset"}
 
 # pyarrow takes these for numbers in JSON, as Python writes them. Patterns that begin with a literal
@@ -93,6 +95,16 @@ class Decoder:
 
     def decode(self, raw: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Unfit]]:
         """The fit records as columns, and the unfit ones with their causes."""
+        misnamed = _misnamed(raw)
+        if not misnamed:
+            return self._decode(raw)
+        named = sorted(set(range(raw.num_rows)) - set(misnamed))
+        rows, unfit = self._decode(raw.take(pa.array(named, pa.int64())))
+        found = [Unfit(named[each.index], each.cause) for each in unfit]
+        found += [Unfit(index, MISNAMED_HEADER) for index in misnamed]
+        return rows, sorted(found, key=lambda each: each.index)
+
+    def _decode(self, raw: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Unfit]]:
         values = raw.column("value")
         columns = self._fast(values)
         unfit: list[Unfit] = []
@@ -209,6 +221,19 @@ def fit_records(raw: pa.RecordBatch, unfit: Collection[Unfit]) -> pa.RecordBatch
         return raw
     bad = {each.index for each in unfit}
     return raw.take(pa.array([i for i in range(raw.num_rows) if i not in bad], pa.int64()))
+
+
+def _misnamed(raw: pa.RecordBatch) -> list[int]:
+    """The records with a header whose name is not UTF-8, in a block that has headers."""
+    if _HEADERS not in raw.schema.names:
+        return []
+    headers = raw.column(_HEADERS)
+    if headers.null_count == len(headers):
+        return []
+    wrong = pc.match_substring(pc.struct_field(pc.list_flatten(headers), "key"), MISNAMED)
+    if not pc.any(wrong).as_py():
+        return []
+    return sorted(set(pc.list_parent_indices(headers).filter(wrong).to_pylist()))
 
 
 def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:

@@ -7,9 +7,23 @@ import orjson
 
 from tallygate.errors import InputError
 
-__all__ = ["Headers", "Metadata", "Output", "Record"]
+__all__ = [
+    "MISNAMED",
+    "MISNAMED_HEADER",
+    "UNREADABLE",
+    "Headers",
+    "Metadata",
+    "Output",
+    "Record",
+]
 
 Headers = tuple[tuple[str, bytes | None], ...]
+MISNAMED = "\N{REPLACEMENT CHARACTER}"
+"""In a header's name it says that the name is not UTF-8: that is what Java's reader makes of it."""
+MISNAMED_HEADER = "a header's name is not UTF-8"
+"""Why the record is unfit then."""
+UNREADABLE: Headers = ((MISNAMED, None),)
+"""In the place of headers that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,11 @@ class Record:
     def header(self, name: str) -> bytes | None:
         """The last header of that name, which is the one that counts."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
+
+    @property
+    def is_misnamed(self) -> bool:
+        """Whether a header's name is not UTF-8."""
+        return any(MISNAMED in name for name, _ in self.headers)
 
     @property
     def where(self) -> str:

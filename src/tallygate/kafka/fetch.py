@@ -17,7 +17,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.headers import headers_of
 from tallygate.pool import Pool
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -274,7 +274,7 @@ def _times(run: list[Message]) -> pa.Array:
 
 
 def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:
-    headers: list[Any] = [message.headers() for message in run]
+    headers = [headers_of(message) or None for message in run]
     return block.append_column(HEADERS, pa.array(headers, HEADERS.type))
 
 

@@ -29,10 +29,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.core.record import Headers, Record
+from tallygate.core.record import Record
 from tallygate.errors import LostRangeError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.headers import headers_of
 from tallygate.settings import nearest
 from tallygate.waiting import wait_until
 
@@ -104,6 +105,7 @@ def records_in(topic: str, connection: Connection) -> list[Record]:
 
 
 def to_record(message: Message) -> Record:
+    """To be called once for a message (see `headers`)."""
     return Record(
         message.topic() or "",
         message.partition() or 0,
@@ -111,13 +113,8 @@ def to_record(message: Message) -> Record:
         message.timestamp()[1],
         _bytes(message.key()),
         _bytes(message.value()),
-        _headers(message),
+        headers_of(message),
     )
-
-
-def _headers(message: Message) -> Headers:
-    given: Any = message.headers() or ()
-    return tuple((name, _bytes(value)) for name, value in given)
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -22,10 +22,13 @@ from tallygate.errors import FencedError, LedgerError
 from tallygate.units import FIRST_MS, LAST_MS
 
 __all__ = [
+    "UNFINISHED",
     "BatchRecord",
+    "are_there",
     "beat",
     "check_claim",
     "end_run",
+    "finish",
     "keep_letters",
     "letter_count",
     "lose",
@@ -37,6 +40,9 @@ __all__ = [
     "take_over",
 ]
 
+UNFINISHED = -1
+"""In the place of its rows: a batch was written down before its tasks began to commit, and they may
+have moved some partitions and not others."""
 BATCHES_KEPT = 10_000
 TRIM_EVERY = 100
 LETTERS_AT_ONCE = 8 << 20
@@ -131,8 +137,8 @@ def keep_letters(transaction: Transaction, claim: Claim, letters: Sequence[Lette
         )
 
 
-def record(transaction: Transaction, claim: Claim, batch: BatchRecord) -> None:
-    """Add a batch to the history, which is kept within a bound."""
+def record(transaction: Transaction, claim: Claim, batch: BatchRecord) -> int:
+    """Add a batch to the history, which is kept within a bound; return its number there."""
     ranges = [[each.topic, each.partition, each.start, each.until] for each in batch.ranges]
     number = transaction.rows(
         "INSERT INTO tallygate.batches (pipeline, epoch, batch_id, strategy, ranges, rows, seconds)"
@@ -151,6 +157,24 @@ def record(transaction: Transaction, claim: Claim, batch: BatchRecord) -> None:
             claim.pipeline,
             number - BATCHES_KEPT,
         )
+    return int(number)
+
+
+def finish(transaction: Transaction, claim: Claim, number: int, batch: BatchRecord) -> None:
+    """Complete a batch of the history that was written down unfinished."""
+    transaction.rows(
+        "UPDATE tallygate.batches SET rows = $3, seconds = ($4::text)::jsonb, committed_at = now() "
+        "WHERE pipeline = $1 AND number = $2",
+        claim.pipeline,
+        number,
+        batch.rows,
+        json.dumps(batch.seconds),
+    )
+
+
+def are_there(connection: Transaction) -> bool:
+    """Whether the database has a ledger of any pipeline."""
+    return connection.rows("SELECT to_regclass('tallygate.pipelines') IS NOT NULL")[0][0] is True
 
 
 def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as Offset
 
-from tallygate.core.letters import MARKER, Letter
+from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -83,8 +83,9 @@ class LetterCount:
         return self.counted
 
     def _is_ours(self, headers: list[dict[str, Any]] | None) -> bool:
+        """Not a marker of what was replayed: that has one header, which is another."""
         found = {each["key"]: each["value"] for each in headers or ()}
-        return found.get("tallygate.pipeline") == self._pipeline and MARKER not in found
+        return found.get("tallygate.pipeline") == self._pipeline
 
     def close(self) -> None:
         self._consumer.close()

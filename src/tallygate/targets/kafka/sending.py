@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Offset
 
 from tallygate.core.letters import ROW, Letter
+from tallygate.core.marks import put_aside
 from tallygate.core.offsets import MovedError
 from tallygate.errors import TargetError, TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
@@ -72,7 +73,7 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
     ]
     if letter.is_row:
         marks.append((ROW, "1"))
-    return [*letter.headers, *marks]
+    return [*put_aside(letter.headers), *marks]
 
 
 @contextmanager

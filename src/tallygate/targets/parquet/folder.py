@@ -101,8 +101,13 @@ class Folder:
     def numbers(self) -> list[int]:
         if not self.path.exists():
             return []
-        found = (_COMMIT.fullmatch(path.name) for path in self.path.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        found = map(self.number, self.path.iterdir())
+        return sorted(number for number in found if number is not None)
+
+    def number(self, path: Path) -> int | None:
+        """Which commit a directory is, if it is one."""
+        match = _COMMIT.fullmatch(path.name)
+        return int(match[1]) if match else None
 
     def entries(self) -> Iterator[LedgerEntry]:
         """All entries, from the oldest on."""

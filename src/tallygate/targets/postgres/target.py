@@ -92,6 +92,8 @@ class PostgresTarget(Target):
 
     def ledger(self) -> LedgerState | None:
         with self._connection() as connection:
+            if self._table is None and not ledger_tables.are_there(connection):
+                return None  # no pipeline has been opened in this database yet
             return ledger_tables.state_of(connection, self.pipeline)
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:

@@ -25,7 +25,15 @@ from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, count, is_topic
 from tallygate.failpoints import reach
 from tallygate.postgres.arrow import Connected, pooled
-from tallygate.postgres.ledger_tables import BatchRecord, check_claim, keep_letters, move, record
+from tallygate.postgres.ledger_tables import (
+    UNFINISHED,
+    BatchRecord,
+    check_claim,
+    finish,
+    keep_letters,
+    move,
+    record,
+)
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.tables import SCHEMA
 from tallygate.targets.base import WriteBatch, Written
@@ -121,25 +129,28 @@ class BatchWriter:
 
     def _by_partition(self, batch: WriteBatch) -> Written:
         started = time.perf_counter()
-        self._begin(batch.new)
+        number = self._begin(batch)
         rows = self._rows(batch)
         reports = batch.input.run(rows.commit_partitions, one_partition=True)
         seconds = slowest(reports)
         written = sum(report.rows for report in reports)
         with pooled(self.dsn) as connection:
             self._move(connection, unmoved(batch.left, reports))
-            self._record(connection, batch, "partition", written, seconds)
+            finish(connection, self.claim, number, _done(batch, "partition", written, seconds))
             connection.commit()
         return Written("partition", written, {**seconds, "total": _since(started)})
 
-    def _begin(self, new: Iterable[Range]) -> None:
-        """Write down where partitions begin before any of them moves. A partition that the ledger
-        does not know when it knows others of its topic is one that was added, and begins at 0."""
-        starts = [replace(each, until=each.start) for each in new if each.start]
-        if starts:
-            with pooled(self.dsn) as connection:
-                self._move(connection, starts)
-                connection.commit()
+    def _begin(self, batch: WriteBatch) -> int:
+        """Write down the batch, and where partitions begin, before any of them moves; return the
+        batch's number in the history. A partition that the ledger does not know when it knows
+        others of its topic is one that was added, and begins at 0."""
+        starts = [replace(each, until=each.start) for each in batch.new if each.start]
+        with pooled(self.dsn) as connection:
+            self._move(connection, starts)
+            begun = _done(batch, "partition", UNFINISHED, {})
+            number = record(connection, self.claim, begun)
+            connection.commit()
+        return number
 
     def _by_staging(self, batch: WriteBatch) -> Written:
         with pooled(self.dsn) as connection:
@@ -182,10 +193,13 @@ class BatchWriter:
         rows: int,
         seconds: dict[str, float],
     ) -> None:
-        done = BatchRecord(
-            batch_id=batch.id, strategy=strategy, ranges=batch.left, rows=rows, seconds=seconds
-        )
-        record(connection, self.claim, done)
+        record(connection, self.claim, _done(batch, strategy, rows, seconds))
+
+
+def _done(batch: WriteBatch, strategy: str, rows: int, seconds: dict[str, float]) -> BatchRecord:
+    return BatchRecord(
+        batch_id=batch.id, strategy=strategy, ranges=batch.left, rows=rows, seconds=seconds
+    )
 
 
 def _arrow(columns: Iterable[Column]) -> pa.Schema:
