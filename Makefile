@@ -12,7 +12,7 @@ demo: setup
 	@$(VENV)/tallygate demo
 
 test: check
-	@$(VENV)/pytest -m "not system"
+	@$(VENV)/pytest -m "not system" -n 3 --dist worksteal
 
 system: setup
 	@$(VENV)/pytest -m system

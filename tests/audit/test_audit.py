@@ -101,6 +101,7 @@ def test_aggregates_are_compared_key_by_key(flow: Flow) -> None:
     assert different.examples == ('{"account":"a1"}',)
 
 
+@pytest.mark.system
 def test_sums_of_doubles_are_compared_closely(flow: Flow) -> None:
     """The stream adds up batch by batch, the audit in one go, and the last bits differ."""
     fields = {
@@ -181,6 +182,7 @@ def test_two_readings_that_do_not_agree_are_unknown(
     assert found.unknown == (f"two readings of public.{flow.name} do not agree",)
 
 
+@pytest.mark.system
 def test_the_last_record_of_a_key_counts_where_it_is_known(flow: Flow) -> None:
     """Account a0 is in two partitions, and which of its records came last is not known."""
     fields = {"sink": Postgres(flow.name, mode="upsert", key="account")}
@@ -310,6 +312,7 @@ def test_an_audit_of_a_running_pipeline_sees_one_moment(flow: Flow) -> None:
     assert [rows for _, rows in verdicts] == [100, 200, 300]
 
 
+@pytest.mark.system
 def test_the_command_says_what_it_found_by_its_exit_code(
     flow: Flow, tallygate: Tallygate, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fixtures.audits import abort, audited, audited_meanwhile, counts
 from fixtures.lakes import Lake
 from tallygate import Delta
@@ -62,6 +64,7 @@ def test_what_was_planted_is_found(lake: Lake) -> None:
     assert found == {"missing": 1, "duplicate": 1, "different": 1, "aborted": 1}
 
 
+@pytest.mark.system
 def test_aggregates_are_compared_key_by_key(lake: Lake) -> None:
     flow = lake.flow
     sink = Delta(lake.path, mode="upsert", key="account")

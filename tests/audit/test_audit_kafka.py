@@ -101,6 +101,7 @@ def test_what_was_planted_is_found(flow: Flow) -> None:
     assert found == {"different": 1, "duplicate": 2, "unexpected": 3, "aborted": 1}
 
 
+@pytest.mark.system
 def test_records_that_pass_as_they_are_and_an_aborted_one_of_the_source(flow: Flow) -> None:
     topic = Topic(flow)
     fields = {"sink": KafkaSink(topic.name)}
@@ -145,6 +146,7 @@ def test_what_retention_removed_from_the_topic_is_unknown(flow: Flow) -> None:
     assert found.unknown == ("1 missing: the topic begins at later offsets, 1 were removed",)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("coordinates", [True, False])
 def test_a_compacted_topic_is_compared_by_the_last_value_of_each_key(
     flow: Flow, coordinates: bool
@@ -166,6 +168,7 @@ def test_a_compacted_topic_is_compared_by_the_last_value_of_each_key(
     assert counts(audited(flow, **fields))["different"] == 1
 
 
+@pytest.mark.system
 def test_a_compacted_topic_of_lanes_has_a_value_that_is_one_of_its_key(flow: Flow) -> None:
     topic = Topic(flow, **{"cleanup.policy": "compact"})
     fields = {"sink": KafkaSink(topic.name, key="account"), "transform": LANES}
@@ -176,6 +179,7 @@ def test_a_compacted_topic_of_lanes_has_a_value_that_is_one_of_its_key(flow: Flo
     assert counts(audited(flow, **fields)) == {"different": 1}
 
 
+@pytest.mark.system
 def test_keys_that_were_removed_from_a_compacted_topic_are_not_missing(flow: Flow) -> None:
     """A cleaner is slow; that their last records are gone is what it leaves."""
     topic = Topic(flow, **{"cleanup.policy": "compact,delete"})
@@ -206,6 +210,7 @@ def test_letters_that_retention_removed_are_unknown(flow: Flow) -> None:
     )
 
 
+@pytest.mark.system
 def test_windows_in_a_topic_are_compared_but_for_the_digits_of_sums(flow: Flow) -> None:
     topic = Topic(flow)
     window = {
@@ -225,6 +230,7 @@ def test_windows_in_a_topic_are_compared_but_for_the_digits_of_sums(flow: Flow) 
     assert counts(audited(flow, **fields)) == {"unexpected": 1}
 
 
+@pytest.mark.system
 def test_an_audit_of_a_running_pipeline_passes_over_what_is_being_written(flow: Flow) -> None:
     topic = Topic(flow)
     fields = {"sink": KafkaSink(topic.name)}

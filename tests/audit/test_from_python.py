@@ -102,6 +102,7 @@ if not result:
 """
 
 
+@pytest.mark.system
 def test_a_task_without_a_session_makes_one_and_shows_why_it_fails(flow: Flow) -> None:
     flow.send(5, partition=0)
     flow.run()

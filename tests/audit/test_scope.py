@@ -8,7 +8,15 @@ import pytest
 
 from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.records import rounds
-from tallygate.auditing.scope import Sample, Scope, since_time, sureness, unchecked, windows
+from tallygate.auditing.scope import (
+    Sample,
+    Scope,
+    held_here,
+    since_time,
+    sureness,
+    unchecked,
+    windows,
+)
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
 
@@ -114,6 +122,15 @@ def test_what_retention_removed_is_no_doubt_if_an_older_record_is_left() -> None
 def test_what_retention_removed_may_belong_to_what_was_asked_for(begin: int, first: int) -> None:
     (said,) = _since(begin, first, LEFT).unknown
     assert said == "t/0 [0, 45) cannot be read again: retention removed 45 records"
+
+
+def test_what_the_target_never_got_at_its_beginning_is_not_claimed() -> None:
+    """Lost before it was read, or written to another target: nothing of it can be missing here."""
+    claimed = Range("t", 0, 5, 50)
+    gone = (Range("t", 0, 20, 30), Range("t", 0, 5, 20), Range("t", 1, 30, 40))
+    assert held_here(claimed, gone) == Range("t", 0, 30, 50)
+    assert held_here(claimed, [Range("t", 0, 6, 20)]) == claimed
+    assert held_here(claimed, [Range("t", 0, 5, 60)]) == Range("t", 0, 50, 50)
 
 
 def test_other_partitions_say_nothing_of_what_retention_removed() -> None:

@@ -85,6 +85,7 @@ def test_a_record_is_followed_to_its_row_and_back(flow: Flow, kind: str) -> None
     assert _back(flow, where, **fields) == [3]
 
 
+@pytest.mark.system
 def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
     connection = flow.stack.cluster.connection
     fields = {"transform": "SELECT * FROM source WHERE id <> 2"}
@@ -115,6 +116,7 @@ def test_why_a_record_has_no_row_is_said(flow: Flow) -> None:
         _back(flow, "nonsense = 1")
 
 
+@pytest.mark.system
 def test_a_record_whose_key_was_there_before_is_replaced(flow: Flow) -> None:
     """A table that appends by key keeps the first row of each."""
     fields = {"sink": Postgres(flow.name, key="account")}

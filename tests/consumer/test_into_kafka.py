@@ -49,6 +49,7 @@ def test_a_transaction_that_takes_long_is_not_begun_again(
     assert sorted(int(record.text) for record in records_in(target, connection)) == [*range(20)]
 
 
+@pytest.mark.system
 def test_a_commit_that_is_not_answered_is_given_up(
     small_stack: Stack, connection: Connection, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:

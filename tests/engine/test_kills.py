@@ -57,6 +57,7 @@ def _together(tests: Sequence[Callable[[], None]]) -> None:
             done.result()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(900)
 def test_appended_rows_survive_every_kill(
     small_stack: Stack, payments: Callable[..., str], killed: Make
@@ -88,6 +89,7 @@ def _appended_rows_survive(
     _together([partial(survives, "driver", 20_000), partial(survives, "partition", 0)])
 
 
+@pytest.mark.system
 def test_a_first_batch_in_part_goes_on_where_it_was_to_begin(
     small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -166,7 +168,7 @@ def test_records_written_to_kafka_survive_every_kill(
     )
 
 
-@pytest.mark.parametrize("gone", [0, 50])
+@pytest.mark.parametrize("gone", [0, pytest.param(50, marks=pytest.mark.system)])
 def test_a_lane_that_never_wrote_is_not_overlooked(
     small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make, gone: int
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_lane_that_never_wrote_is_not_overlooked(
     assert (set(GOOD) == set(found)) == (not gone)
 
 
+@pytest.mark.system
 def test_a_lane_that_saw_another_time_is_not_made_good_by_guessing(
     small_stack: Stack, settings: Settings, payments: Callable[..., str], killed: Make
 ) -> None:
@@ -220,7 +223,10 @@ def test_a_lane_that_saw_another_time_is_not_made_good_by_guessing(
     assert sorted(json.loads(value or b"")["id"] for value in values) == GOOD
 
 
-@pytest.mark.parametrize(("way", "driver_rows"), [("driver", 20_000), ("partition", 0)])
+@pytest.mark.parametrize(
+    ("way", "driver_rows"),
+    [("driver", 20_000), pytest.param("partition", 0, marks=pytest.mark.system)],
+)
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 def test_weaker_deliveries_repeat_or_lose_rows(
     way: str,

@@ -108,6 +108,7 @@ def test_by_default_it_is_only_counted(flow: Flow) -> None:
     assert _held(flow, TUMBLING) < RECORDS * ROUNDS
 
 
+@pytest.mark.system
 def test_run_and_status_say_how_many(flow: Flow, tallygate: Tallygate) -> None:
     file = flow.folder / "pipeline.yaml"
     file.write_text(

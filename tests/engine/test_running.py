@@ -232,6 +232,7 @@ def test_a_job_that_is_fenced_while_it_waits_fails_with_its_next_batch(flow: Flo
     flow.check()
 
 
+@pytest.mark.system
 def test_modules_that_a_file_names_are_found_beside_it(
     flow: Flow, tallygate: Tallygate, tmp_path: Path
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_frame_that_cannot_be_delivered_is_refused(flow: Flow) -> None:
         write_stream(flow.spark.range(1), sink=Postgres("t"), **where)  # type: ignore[arg-type]
 
 
+@pytest.mark.system
 def test_a_job_runs_under_spark_submit(flow: Flow, tmp_path: Path) -> None:
     flow.send(50)
     program = tmp_path / "job.py"

@@ -41,6 +41,7 @@ def _source(folder: Path) -> dict[str, Any]:
     return {"folder": str(folder), "schema": SCHEMA, "max_files": 1}
 
 
+@pytest.mark.system
 def test_files_survive_kills(small_stack: Stack, tmp_path: Path) -> None:
     _files(tmp_path / "in", 0, 6)
     spec = {
@@ -191,6 +192,7 @@ def test_files_of_every_format(flow: Flow, format_: str) -> None:
     assert found == (["", "another", "one line"] if format_ == "text" else [(1, "a,b"), (2, None)])
 
 
+@pytest.mark.system
 def test_rows_by_rate_survive_kills(small_stack: Stack, tmp_path: Path) -> None:
     """Rows are numbered: each is there once, and none is left out in between."""
     spec = {
@@ -276,6 +278,7 @@ class Choosy:
 """
 
 
+@pytest.mark.system
 def test_an_object_may_pass_a_task_over_and_hears_why_it_ends(
     flow: Flow, tallygate: Tallygate
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_table_in_postgres_can_be_the_static_side(flow: Flow) -> None:
     assert flow.rows(BY_NAME) == [("one", 2), ("two", 4), ("uno", 2), (None, 12)]
 
 
+@pytest.mark.system
 def test_a_delta_table_can_be_the_static_side(flow: Flow) -> None:
     place = str(flow.folder / "names.delta")
 

@@ -271,6 +271,7 @@ def test_each_line_once_although_the_loader_was_killed_five_times(
     assert set(counts) == set(path.read_bytes().splitlines())
 
 
+@pytest.mark.system
 def test_without_transactions_the_same_kills_do_show(
     connection: Connection, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ NUMBERS = range(1200)
 GOOD = [number for number in NUMBERS if not is_bad(number)]
 
 
+@pytest.mark.system
 def test_rows_are_there_once_after_lost_rolled_back_and_replayed_checkpoints(lake: Lake) -> None:
     flow = lake.flow
     flow.send(250)
@@ -59,6 +60,7 @@ def test_rows_are_there_once_after_lost_rolled_back_and_replayed_checkpoints(lak
     assert len(lake.rows("_topic", "_partition", "_offset")) == flow.sent
 
 
+@pytest.mark.system
 def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tallygate) -> None:
     flow = lake.flow
     for _ in range(3):
@@ -78,6 +80,7 @@ def test_small_files_are_put_together_between_batches(lake: Lake, tallygate: Tal
     assert "is not a Delta table: name a new folder for its rows" in refused.stderr
 
 
+@pytest.mark.system
 def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> None:
     """The ledger is found although Delta has cleaned up everything but its newest state."""
     flow = lake.flow
@@ -101,6 +104,7 @@ def test_the_table_outlives_the_history_of_its_log_and_a_vacuum(lake: Lake) -> N
     lake.check()
 
 
+@pytest.mark.system
 def test_batch_ids_as_numbers_lose_rows_when_the_checkpoint_is_lost(lake: Lake) -> None:
     """The twin: what Delta's users write by hand. Its batch ids start again at 0, the table takes
     them for writes that were done already, and says nothing."""
@@ -168,6 +172,7 @@ def test_aggregates_are_merged_and_replaced(lake: Lake) -> None:
     assert lake.rows("account", "payments") == expected
 
 
+@pytest.mark.system
 def test_the_newest_row_of_a_key_counts(lake: Lake) -> None:
     flow = lake.flow
     for count in (60, 45):

@@ -162,6 +162,7 @@ def test_letters_of_another_pipeline_excuse_nothing(flow: Flow, target: str) -> 
     assert (found.verdict, found.rows, found.letters) == (Verdict.VALID, 11, 0)
 
 
+@pytest.mark.system
 def test_records_that_are_too_large_only_together_all_arrive(flow: Flow, target: str) -> None:
     for number in range(20):
         _send(flow, _sized(flow, number, LARGEST // 3))

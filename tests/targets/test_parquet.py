@@ -81,6 +81,7 @@ def test_rows_and_readers(lake: Lake, driver_rows: int) -> None:
     assert not list(lake.path.parent.glob(".rows.tallygate/run-*")), "staging is left behind"
 
 
+@pytest.mark.system
 def test_without_the_ledger_a_replayed_batch_comes_twice(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

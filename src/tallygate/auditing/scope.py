@@ -7,7 +7,7 @@ of their kind. What it says of the rest is an inference, and is said as one.
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -110,7 +110,7 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
     latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     found, beyond, removed = [], [], []
     for partition in partitions:
-        claimed = claims.ranges[partition]
+        claimed = held_here(claims.ranges[partition], claims.lost)
         if claimed.until > latest[partition]:
             beyond.append(replace(claimed, start=latest[partition]))
             claimed = replace(claimed, until=latest[partition])
@@ -129,6 +129,15 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
         anomalies=anomalies,
         removed=tuple(removed),
     )
+
+
+def held_here(claimed: Range, lost: Iterable[Range]) -> Range:
+    """What is claimed without the ranges that it begins with and that the target never got: they
+    were lost before they were read, or written to another target."""
+    for each in sorted(lost):
+        if each.topic_partition == claimed.topic_partition and each.start == claimed.start:
+            claimed = replace(claimed, start=min(each.until, claimed.until))
+    return claimed
 
 
 def _readable(claimed: Range, claims: Claims, earliest: dict[TopicPartition, int]) -> int:
