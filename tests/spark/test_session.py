@@ -1,7 +1,9 @@
 """The session against real Kafka and PostgreSQL."""
 
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -84,3 +86,24 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
     session_module._new_log(tmp_path).touch()
     assert mine.exists(), "its session is alive"
     assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT + 1
+
+
+def test_what_spark_writes_down_for_a_while_goes_with_the_program(settings: Settings) -> None:
+    """And what a program left that was killed goes when the next one starts."""
+    folder = settings.state_dir / "tmp"
+    killed = folder / "spark-999999999"
+    killed.mkdir(parents=True)
+    program = (
+        "import os, tempfile; from pathlib import Path; from tallygate import session; "
+        "spark = session(); spark.range(10).repartition(2).collect(); "
+        "print(spark.sparkContext._jvm.System.getProperty('java.io.tmpdir'))"
+    )
+    before = {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    used = Path(done.stdout.strip())
+    assert used.parent == folder
+    assert not used.exists()
+    assert not killed.exists()
+    left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
+    assert not [name for name in left if name.startswith(("spark-", "blockmgr"))]

@@ -4,7 +4,9 @@ Spark is loud. What its JVM and workers write goes to a file of its own in the s
 that a terminal shows only what its user asked for, and nothing is lost when it is needed.
 """
 
+import atexit
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +99,10 @@ def session(
         **given,
         **(_with_delta(given) if delta else {}),
     }
-    conf |= _java_options([*sharing("spark", java, settings), given.get(JAVA_OPTIONS, "")])
+    options = sharing("spark", java, settings)
+    if SparkContext._gateway is None:
+        options.append(f"-Djava.io.tmpdir={_own_folder(settings.state_dir / 'tmp')}")
+    conf |= _java_options([*options, given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
     if SparkContext._gateway is None:
         _launch(conf, _new_log(settings.state_dir / "logs"), meanwhile)
@@ -169,10 +174,27 @@ def _new_log(folder: Path) -> Path:
     """A file for this session's log; only the newest are kept, and those of sessions that live."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
-        pid = old.stem.rpartition("-")[2]
-        if not (pid.isdigit() and Path(f"/proc/{pid}").exists()):
+        if not _is_of_living(old):
             old.unlink(missing_ok=True)
     return folder / f"spark-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+
+
+def _own_folder(folder: Path) -> Path:
+    """A folder for what Spark writes down for a while. It goes with this program; what programs
+    left that were killed goes when another one starts."""
+    own = folder / f"spark-{os.getpid()}"
+    own.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("spark-*"):
+        if not _is_of_living(old):
+            shutil.rmtree(old, ignore_errors=True)
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
+
+
+def _is_of_living(path: Path) -> bool:
+    """Whether the program whose number the name ends with is alive."""
+    pid = path.stem.rpartition("-")[2]
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
 def _shuffle_partitions(spark: SparkSession) -> int:

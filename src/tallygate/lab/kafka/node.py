@@ -140,4 +140,7 @@ class Node:
         classpath = ":".join(str(path) for path in jar_paths("kafka", self.settings))
         java = find_java(self.settings)
         shared = sharing("kafka", java, self.settings)
-        return [java.executable, *JVM_OPTIONS, *shared, "-cp", classpath]
+        own = self.folder / "tmp"  # what a killed JVM leaves there goes with the stack
+        own.mkdir(exist_ok=True)
+        scratch = f"-Djava.io.tmpdir={own}"
+        return [java.executable, *JVM_OPTIONS, scratch, *shared, "-cp", classpath]
