@@ -33,7 +33,7 @@ class Checkpoint(Folder):
 
     @property
     def id(self) -> str | None:
-        """The query's id, which a new checkpoint gets anew."""
+        """The query's id; a new checkpoint gets another one."""
         text = self.read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 

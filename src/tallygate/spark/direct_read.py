@@ -2,7 +2,7 @@
 
 Spark's own reader costs as much as all the rest of a pipeline without state: the JVM reads a
 record, turns it into a row, into Arrow, and hands it to the decoding step. That step can read by
-itself, if it is told what. So below it the plan is given another leaf: in the place of records, one
+itself, given the ranges. So below it the plan is given another leaf: in the place of records, one
 row for each range, each in a task of its own, as Spark's reader would have it.
 
 All that is above stays as it was analyzed when the stream was started: a function of the user's is

@@ -32,7 +32,7 @@ def refuse(frame: DataFrame, mode: str, *, instead: str, repeats: str | None = N
             raise ConfigError(reason)
     if mode == "replace" and not _aggregates(root):
         raise ConfigError(
-            "mode replace writes the whole result anew with each batch, and a stream keeps its "
+            "mode replace writes the whole result with each batch, and a stream keeps its "
             "whole result only as an aggregate. Use mode append, or aggregate with GROUP BY."
         )
     _refuse_topics_read_twice(root)

@@ -132,7 +132,7 @@ def _with_delta(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _place(master: str | None, settings: Settings) -> dict[str, str]:
-    """The master, and for a local one an address that nobody else can reach.
+    """The master, and for a local one an address that no other machine can reach.
 
     Under spark-submit its own master holds unless one was asked for here.
     """
