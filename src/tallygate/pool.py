@@ -27,19 +27,29 @@ class Pool(Generic[T]):
         atexit.register(self.close)
 
     @contextmanager
-    def taken(self, kind: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """One of a kind, made if none is idle; left in order, it is kept for the next."""
+    def taken(
+        self, kind: Hashable, make: Callable[[], T], is_fit: Callable[[T], bool] = lambda _: True
+    ) -> Iterator[T]:
+        """One of a kind, made if none is idle and fit; left in order, it is kept for the next."""
         idle = self._idle.setdefault(kind, [])
-        try:
-            taken = idle.pop()
-        except IndexError:
-            taken = make()
+        taken = self._fit(idle, is_fit) or make()
         try:
             yield taken
         except BaseException:
             taken.close()
             raise
         idle.append(taken)
+
+    @staticmethod
+    def _fit(idle: list[T], is_fit: Callable[[T], bool]) -> T | None:
+        """One that is still what it was when it was left; others are closed."""
+        with suppress(IndexError):
+            while True:
+                found = idle.pop()
+                if is_fit(found):
+                    return found
+                found.close()
+        return None
 
     def close(self) -> None:
         """Close what is idle; others may take and bring some meanwhile."""

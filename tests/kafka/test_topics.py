@@ -139,7 +139,7 @@ def test_refusals_say_why_and_change_nothing(topics: Topics, new_topic: NewTopic
         ),
         (f"there is no topic '{name}x'; did you mean", lambda: topics.describe(f"{name}x")),
         ("Kafka's own topic", lambda: topics.delete(["__consumer_offsets"])),
-        ("broker 9 is not there", lambda: topics.reassign(name, [1, 9])),
+        ("there is no broker 9; the brokers are 1, 2, 3", lambda: topics.reassign(name, [1, 9])),
     ]
     for said, attempt in refused:
         with pytest.raises(TopicError) as raised:

@@ -221,6 +221,7 @@ def test_without_the_fence_the_model_sees_it(stack: Stack, monkeypatch: pytest.M
         _run_model(stack.dsn, most=500)
 
 
+@pytest.mark.system
 def test_without_the_comparison_the_model_sees_it(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

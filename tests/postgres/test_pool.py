@@ -70,3 +70,17 @@ def test_a_dsn_may_say_itself_how_patient_it_is() -> None:
         "600",
         "3",
     )
+
+
+def test_a_connection_that_the_server_ended_while_it_was_idle_is_not_lent_again(
+    stack: Stack,
+) -> None:
+    def backend() -> int:
+        with pooled(stack.dsn, careful=True) as connection:
+            return int(connection.rows("SELECT pg_backend_pid()")[0][0])
+
+    first = backend()
+    assert backend() == first, "it is kept"
+    with psycopg.connect(stack.dsn, autocommit=True) as session:
+        session.execute("SELECT pg_terminate_backend(%s, 10000)", (first,))
+    assert backend() != first

@@ -332,6 +332,7 @@ def test_the_ledger_keeps_what_a_later_start_asks_for(
         topic_ids={made.source: "an id"},
         checkpoint_id="second",
         lost=(Lost(made.range(10, 20)),),
+        target=target.identity(),
     )
     with pytest.raises(MovedError, match="not at the start"):
         target.amend(claim, Lose((made.range(15, 30),), "gone"))

@@ -69,9 +69,14 @@ def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
     def connect() -> Connected:
         return PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
 
-    with _connections.taken((dsn, careful), connect) as connection:
+    with _connections.taken((dsn, careful), connect, _is_fit) as connection:
         yield connection
         connection.rollback()
+
+
+def _is_fit(connection: Connected) -> bool:
+    """Whether the server has not ended the connection while it was idle, as far as that shows."""
+    return isinstance(connection, ArrowConnection) or connection.is_quiet()
 
 
 _PASSING = ("08", "40", "53", "57", "58", "XX")

@@ -5,6 +5,7 @@ refused and the rest is to be kept, rows go by a text COPY of psycopg's instead.
 statements and the same blocks.
 """
 
+import select
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,6 +52,15 @@ class PlainConnection:
                     copy.write_row([_text(value, name in json) for name, value in row.items()])
                 count += block.num_rows
         return count
+
+    def is_quiet(self) -> bool:
+        """Whether the server has said nothing since the last answer. What it says to one that is
+        idle is that the connection ends."""
+        if self._connection.closed:
+            return False
+        socket = select.poll()
+        socket.register(self._connection.fileno(), select.POLLIN)
+        return not socket.poll(0)
 
     def commit(self) -> None:
         self._connection.commit()
