@@ -471,3 +471,17 @@ def test_records_that_are_unfit_by_their_headers_do_not_hide_others() -> None:
     rows, unfit = Decoder("json", PLAIN).decode(raw)
     assert [each.index for each in unfit] == [0, 1, 2]
     assert rows.column("id").to_pylist() == [4]
+
+
+@pytest.mark.parametrize("format", ["json", "text", "bytes"])
+def test_a_record_that_is_too_large_is_not_looked_at(format: str) -> None:
+    fields = PLAIN if format == "json" else pa.schema([("value", pa.binary())])
+    fields = pa.schema([("value", pa.string())]) if format == "text" else fields
+    fit, large = b'{"id": 1}', b'{"id": 2, "name": "' + b"n" * 200 + b'"}'
+    rows, unfit = Decoder(format, fields, largest=100).decode(_raw(fit, large, fit, b"x" * 101))
+    assert rows.num_rows == 2
+    assert rows.column("_offset").to_pylist() == [0, 2]
+    assert [each.index for each in unfit] == [1, 3]
+    assert "of 101 bytes, more than the 100 that source.max_record" in unfit[1].cause
+    rows, unfit = Decoder(format, fields).decode(_raw(fit, large, fit))
+    assert (rows.num_rows, unfit) == (3, [])

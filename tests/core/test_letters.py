@@ -2,10 +2,14 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tallygate.core.blocks import decoded
 from tallygate.core.decoding import Decoder
 from tallygate.core.letters import Letter
+from tallygate.targets.kafka.limits import batch_size
+from tallygate.targets.kafka.sending import _cut_to, _letter_headers
 
 
 @pytest.mark.parametrize("value", [b"text", b"\xff\x00", b"", None])
@@ -36,3 +40,22 @@ def test_a_record_of_any_year_can_become_a_letter(ms: int) -> None:
     )
     made = decoded(raw, Decoder("json", pa.schema([("id", pa.int64())])))
     assert [each.time_ms for each in made.letters] == [ms, None]
+
+
+def test_of_a_large_value_a_letter_keeps_the_first_bytes_and_says_so() -> None:
+    letter = Letter("t", 0, 5, "no JSON", b"k", b"x" * 100)
+    cut = letter.cut(10)
+    assert (cut.value, cut.cut_from) == (b"x" * 10, 100)
+    assert cut.cause == "no JSON (the first 10 of its 100 bytes are kept)"
+    assert cut.cut(5).cut_from == 100
+    assert letter.cut(100) is letter
+    assert Letter.read(cut.text()) == cut
+
+
+@given(st.integers(0, 3000), st.integers(0, 40), st.integers(600, 2000))
+def test_no_letter_is_larger_than_its_topic_takes(size: int, key: int, largest: int) -> None:
+    letter = Letter("topic", 3, 10**12, "c" * 60, b"k" * key, b"v" * size, 10**12)
+    sent = _cut_to(letter, "pipeline", largest)
+    assert batch_size(sent.value, sent.key, _letter_headers(sent, "pipeline")) <= largest
+    whole = batch_size(letter.value, letter.key, _letter_headers(letter, "pipeline")) <= largest
+    assert (sent == letter) == whole

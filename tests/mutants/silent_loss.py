@@ -41,6 +41,20 @@ NOTHING_IN_SILENCE = (
         tests="postgres/test_refusals.py",
     ),
     Mutant(
+        guarantee="A record that is larger than its source may have is a dead letter.",
+        file="core/decoding.py",
+        old="        if most is None or values.nbytes <= most:\n",
+        new="        if True:\n",
+        tests="core/test_decoding.py -k too_large",
+    ),
+    Mutant(
+        guarantee="A dead letter is no larger than its topic takes.",
+        file="targets/kafka/sending.py",
+        old="    if size <= largest or letter.value is None:\n",
+        new="    if True:\n",
+        tests="core/test_letters.py -k topic_takes",
+    ),
+    Mutant(
         guarantee="Dead letters that the driver would not find are not kept.",
         file="targets/parquet/letters.py",
         old="        if not folder.is_dir():\n",
@@ -215,8 +229,8 @@ BAD_RECORDS = (
     Mutant(
         guarantee="A record with a header that cannot be read becomes a dead letter.",
         file="core/decoding.py",
-        old="        if not misnamed:\n",
-        new="        if True:\n",
+        old="refused = dict.fromkeys(_misnamed(raw), MISNAMED_HEADER)",
+        new="refused: dict[int, str] = {}",
         tests="core/test_decoding.py -k header",
     ),
     Mutant(

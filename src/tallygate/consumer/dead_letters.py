@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tallygate.consumer.delivery import send
 from tallygate.consumer.retry import origin
-from tallygate.core.letters import MARKER, ROW, Letter
+from tallygate.core.letters import CUT, MARKER, ROW, Letter
 from tallygate.core.marks import given_back, number
 from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import FencedError, TopicError
@@ -45,6 +45,8 @@ class DeadLetter:
     time: datetime | None = None
     is_row: bool = False
     """Whether key and value are not the record's, but those of the row that was made of it."""
+    is_cut: bool = False
+    """Whether only the first bytes of the value are kept."""
     tries: int = 1
     stack: str = ""
     """The traceback of the handler that failed, if it was one."""
@@ -96,6 +98,7 @@ def dead_letter_of(letter: Letter) -> DeadLetter:
         record=record,
         time=None if ms is None else moment(ms),
         is_row=letter.is_row,
+        is_cut=letter.cut_from is not None,
     )
 
 
@@ -116,6 +119,7 @@ def _read(record: Record, *, replayed: bool) -> DeadLetter:
         record=record,
         time=moment(ms) if ms > 0 else None,
         is_row=record.header(ROW) is not None,
+        is_cut=record.header(CUT) is not None,
         tries=number(record.header("tallygate.tries")),
         stack=said("stack"),
         replayed=replayed,
@@ -195,6 +199,12 @@ def _going_back(
             raise TopicError(
                 f"{letter.record.where} cannot be put back: it is not the record "
                 f"{letter.coordinates}, but the row that the pipeline made of it."
+            )
+        if letter.is_cut:
+            raise TopicError(
+                f"{letter.record.where} cannot be put back: only the first bytes of "
+                f"{letter.coordinates} are kept. Choose others by --offset, or produce that record "
+                "again from its topic."
             )
         if letter.record.is_misnamed:
             raise TopicError(

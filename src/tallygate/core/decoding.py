@@ -81,6 +81,8 @@ class Decoder:
     fields: pa.Schema
     metadata: tuple[str, ...] = COORDINATES
     avro_schema: str | None = None
+    largest: int | None = None
+    """Bytes that a record may have; what a larger one holds is not looked at."""
 
     def __post_init__(self) -> None:
         _ = self._members  # a type that cannot be decoded is refused before there are records
@@ -95,14 +97,28 @@ class Decoder:
 
     def decode(self, raw: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Unfit]]:
         """The fit records as columns, and the unfit ones with their causes."""
-        misnamed = _misnamed(raw)
-        if not misnamed:
+        refused = self._refused(raw)
+        if not refused:
             return self._decode(raw)
-        named = sorted(set(range(raw.num_rows)) - set(misnamed))
-        rows, unfit = self._decode(raw.take(pa.array(named, pa.int64())))
-        found = [Unfit(named[each.index], each.cause) for each in unfit]
-        found += [Unfit(index, MISNAMED_HEADER) for index in misnamed]
+        left = sorted(set(range(raw.num_rows)) - refused.keys())
+        rows, unfit = self._decode(raw.take(pa.array(left, pa.int64())))
+        found = [Unfit(left[each.index], each.cause) for each in unfit]
+        found += [Unfit(index, cause) for index, cause in refused.items()]
         return rows, sorted(found, key=lambda each: each.index)
+
+    def _refused(self, raw: pa.RecordBatch) -> dict[int, str]:
+        """The records that are unfit whatever their values say, and why."""
+        refused = dict.fromkeys(_misnamed(raw), MISNAMED_HEADER)
+        values, most = raw.column("value"), self.largest
+        if most is None or values.nbytes <= most:
+            return refused
+        sizes = pc.fill_null(pc.binary_length(values), 0)
+        for index in pc.indices_nonzero(pc.greater(sizes, most)).to_pylist():
+            refused[index] = (
+                f"the record is of {sizes[index].as_py():,} bytes, more than the {most:,} that "
+                "source.max_record lets it have"
+            )
+        return refused
 
     def _decode(self, raw: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Unfit]]:
         values = raw.column("value")

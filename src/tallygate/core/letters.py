@@ -2,17 +2,22 @@
 
 import base64
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["MARKER", "ROW", "Coordinates", "Letter", "letter_of"]
+__all__ = ["CUT", "MARKER", "MOST_KEPT", "ROW", "Coordinates", "Letter", "letter_of"]
 
 MARKER = "tallygate.replayed"
 """The header of a marker in a topic of dead letters: it names the letter that was put back."""
 ROW = "tallygate.row"
 """The header of a dead letter that is not the record, but the row that a pipeline made of it."""
+
+CUT = "tallygate.cut-from"
+"""The header of a dead letter of which only the first bytes are kept: how many there were."""
+MOST_KEPT = 8 << 20
+"""Bytes of a value that a dead letter keeps."""
 
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -32,6 +37,17 @@ class Letter:
     """The record's own."""
     is_row: bool = False
     """Whether key and value are those of the row that was made of the record."""
+    cut_from: int | None = None
+    """How many bytes the value had, if only its first ones are kept."""
+
+    def cut(self, most: int) -> "Letter":
+        """With no more than the first bytes of its value; what is kept for people to look at must
+        not be what a store refuses."""
+        if self.value is None or len(self.value) <= most:
+            return self
+        said = f" (the first {most:,} of its {len(self.value):,} bytes are kept)"
+        size = self.cut_from or len(self.value)
+        return replace(self, value=self.value[:most], cut_from=size, cause=self.cause + said)
 
     @property
     def at(self) -> Coordinates:
@@ -76,4 +92,4 @@ def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = Fal
         None if stamp is None or not stamp.is_valid else stamp.value // 1000,
         tuple((each["key"], each["value"]) for each in record.get("headers") or ()),
         is_row,
-    )
+    ).cut(MOST_KEPT)

@@ -36,7 +36,7 @@ from tallygate.spark.plan import DECODING
 from tallygate.spec import Files, Kafka, Rate, Socket
 from tallygate.targets.base import LetterKeeper
 from tallygate.targets.task_report import report_step_errors
-from tallygate.units import time_ms
+from tallygate.units import size_bytes, time_ms
 
 __all__ = [
     "check_files",
@@ -149,7 +149,9 @@ def decoder_of(
             f"{where('schema')} has a field {reserved[0]!r}; that name stands for a record's "
             "metadata."
         )
-    return Decoder(source.format, fields, metadata, source.avro_schema)
+    size = size_bytes(source.max_record)
+    largest = None if size < 0 else size
+    return Decoder(source.format, fields, metadata, source.avro_schema, largest)
 
 
 def decoded(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from tallygate.spec.part import Names, Part, refusing
-from tallygate.units import time_ms
+from tallygate.units import size_bytes, time_ms
 
 __all__ = ["Files", "Kafka", "Rate", "Socket", "Source", "SourcePart"]
 
@@ -52,6 +52,11 @@ class Kafka(SourcePart):
         )
     )
     max_records: int | None = Field(None, gt=0, description="The most records in one batch.")
+    max_record: Annotated[str, refusing(size_bytes)] = Field(
+        "32MB",
+        description="The most bytes of a record, as 32MB, or unlimited; a larger one becomes a "
+        "dead letter.",
+    )
     headers: bool = Field(False, description="Whether the transform sees `_headers`.")
     bootstrap_servers: str | None = Field(
         None, description="Brokers other than the configured ones."

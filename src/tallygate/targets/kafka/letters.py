@@ -26,6 +26,8 @@ class LetterTopic:
 
     connection: Connection
     topic: str
+    largest: int
+    """Bytes that the topic takes at a time."""
     ledger: GroupLedger
 
     def keep(self, letters: list[Letter]) -> None:
@@ -49,7 +51,8 @@ class LetterTopic:
             return self.ledger.ends([kept], positions)
 
         def rows(producer: Any, positions: Positions) -> None:
-            send_letters(producer, self.topic, new(positions), self.ledger.claim.pipeline)
+            pipeline = self.ledger.claim.pipeline
+            send_letters(producer, self.topic, new(positions), pipeline, self.largest)
 
         commit_offsets(
             self.ledger,

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Offset
 
-from tallygate.core.letters import ROW, Letter
+from tallygate.core.letters import CUT, ROW, Letter
 from tallygate.core.marks import put_aside
 from tallygate.core.offsets import MovedError
 from tallygate.errors import TargetError, TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
 from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
+from tallygate.targets.kafka.limits import batch_size
 from tallygate.targets.kafka.records import Header, RecordRows
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "transaction",
 ]
 
+ROOM_FOR_CUT = 200
+"""Bytes in which a dead letter says that it was cut."""
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
@@ -51,14 +54,25 @@ def produce(producer: Producer, topic: str, rows: RecordRows) -> None:
                 raise
 
 
-def send_letters(producer: Producer, topic: str, letters: Iterable[Letter], pipeline: str) -> None:
-    given = list(letters)
+def send_letters(
+    producer: Producer, topic: str, letters: Iterable[Letter], pipeline: str, largest: int
+) -> None:
+    """Send dead letters, none larger than the topic takes: a letter says more than its record, so
+    one of a record that Kafka took may be too large."""
+    given = [_cut_to(each, pipeline, largest) for each in letters]
     rows = RecordRows(
         [each.value for each in given],
         [each.key for each in given],
         [_letter_headers(each, pipeline) for each in given],
     )
     produce(producer, topic, rows)
+
+
+def _cut_to(letter: Letter, pipeline: str, largest: int) -> Letter:
+    size = batch_size(letter.value, letter.key, _letter_headers(letter, pipeline))
+    if size <= largest or letter.value is None:
+        return letter
+    return letter.cut(max(0, len(letter.value) - (size - largest) - ROOM_FOR_CUT))
 
 
 def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
@@ -73,6 +87,8 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
     ]
     if letter.is_row:
         marks.append((ROW, "1"))
+    if letter.cut_from is not None:
+        marks.append((CUT, str(letter.cut_from)))
     return [*put_aside(letter.headers), *marks]
 
 

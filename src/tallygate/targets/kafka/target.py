@@ -1,6 +1,7 @@
 """A topic as a target: its rows, and the groups of Kafka whose offsets are the ledger."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
 from tallygate.core.offsets import TopicPartition, is_topic
-from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
+from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.kafka.groups import topic_ids
@@ -64,6 +65,7 @@ class KafkaTarget(Target):
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._shape: RowShape | None = None
         self._topic_id: str | None = None
+        self._largest_letter = sys.maxsize
         self.traits = self._traits(narrow=True)
         self._remembered = Remember(None, {})
         self._limits: Limits | None = None
@@ -96,6 +98,8 @@ class KafkaTarget(Target):
         self._check_columns(shape)
         if self._letters_topic not in names:
             topics.create_for_letters(self._letters_topic)
+        with contextlib.suppress(TopicError):  # who may write may not be one who may ask
+            self._largest_letter = Limits.of(topics, self._letters_topic).largest
         self._check_strategy(shape)
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
         self._topic_id = topic_ids([self._spec.topic], self._connection)[self._spec.topic]
@@ -220,6 +224,7 @@ class KafkaTarget(Target):
             connection=self._connection.travelling(),
             topic=self._spec.topic,
             letters_topic=self._letters_topic,
+            largest_letter=self._largest_letter,
             ledgers=ledgers,
             delivery=self.delivery,
             batch=batch.id,
@@ -274,7 +279,12 @@ class KafkaTarget(Target):
             stand_in=self._stand_in,
         )
         connection = self._connection.travelling()
-        return LetterTopic(connection=connection, topic=self._letters_topic, ledger=ledger)
+        return LetterTopic(
+            connection=connection,
+            topic=self._letters_topic,
+            largest=self._largest_letter,
+            ledger=ledger,
+        )
 
     def letter_count(self) -> int:
         """All dead letters that are there: counting goes on with every batch. Brokers that do not

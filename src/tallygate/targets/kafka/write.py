@@ -62,6 +62,8 @@ class BatchWriter:
     connection: Connection
     topic: str
     letters_topic: str
+    largest_letter: int
+    """Bytes that the topic of dead letters takes at a time."""
     ledgers: tuple[GroupLedger, ...]
     """One if each task holds one partition; else one a lane."""
     delivery: str
@@ -217,7 +219,8 @@ class BatchWriter:
             if number == 0:
                 reach("rows-begun", self.batch)
         pipeline = transfer.ledger.claim.pipeline
-        send_letters(out.producer, self.letters_topic, transfer.letters, pipeline)
+        letters, largest = transfer.letters, self.largest_letter
+        send_letters(out.producer, self.letters_topic, letters, pipeline, largest)
         out.settle()
         reach("rows-written", self.batch)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
 from tallygate.core.ledger import Claim
-from tallygate.core.letters import Letter
+from tallygate.core.letters import MOST_KEPT, Letter
 from tallygate.delivery import Step, in_order
 from tallygate.errors import TargetError
 from tallygate.failpoints import reach
@@ -205,7 +205,7 @@ def refused_row(row: pa.RecordBatch, coordinates: pa.RecordBatch | None, message
         )
     at = coordinates.to_pylist()[0]
     value = orjson.dumps(fields, default=str)
-    return Letter(at["_topic"], at["_partition"], at["_offset"], cause, value=value)
+    return Letter(at["_topic"], at["_partition"], at["_offset"], cause, value=value).cut(MOST_KEPT)
 
 
 def _as_unicode(row: pa.RecordBatch) -> pa.RecordBatch:
