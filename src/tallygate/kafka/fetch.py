@@ -27,7 +27,7 @@ from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.headers import headers_of
+from tallygate.kafka.headers import headers_of_each
 from tallygate.pool import Pool
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -274,8 +274,7 @@ def _times(run: list[Message]) -> pa.Array:
 
 
 def _with_headers(block: pa.RecordBatch, run: list[Message]) -> pa.RecordBatch:
-    headers = [headers_of(message) or None for message in run]
-    return block.append_column(HEADERS, pa.array(headers, HEADERS.type))
+    return block.append_column(HEADERS, pa.array(headers_of_each(run), HEADERS.type))
 
 
 def _consumer(connection: Connection, length: int) -> Consumer:

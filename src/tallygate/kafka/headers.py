@@ -7,7 +7,7 @@ then gives the list, and touching the hole ends the process. So the call is made
 function of C, which always looks. Asked a second time, such a message gives the list alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from tallygate.core.record import UNREADABLE, Headers
 
-__all__ = ["headers_of"]
+__all__ = ["headers_of", "headers_of_each"]
 
 _ask: Callable[[Message], Any] = methodcaller("headers")
 
@@ -23,8 +23,17 @@ _ask: Callable[[Message], Any] = methodcaller("headers")
 def headers_of(message: Message) -> Headers:
     """To be called once for a message. Java's reader puts U+FFFD into a name that is not UTF-8;
     here one header with that name stands for all of them."""
-    try:
-        given = _ask(message)
-    except (SystemError, UnicodeDecodeError):
-        return UNREADABLE
-    return tuple(given) if given else ()
+    (given,) = headers_of_each([message])
+    return tuple(given or ())
+
+
+def headers_of_each(messages: Iterable[Message]) -> list[Sequence[tuple[str, bytes | None]] | None]:
+    """Of many messages, each of which is asked once, as quickly as that goes."""
+    found: list[Sequence[tuple[str, bytes | None]] | None] = []
+    left = iter(messages)
+    while True:
+        try:
+            found.extend(map(_ask, left))  # what came before an error stays
+            return found
+        except (SystemError, UnicodeDecodeError):
+            found.append(UNREADABLE)
