@@ -1,11 +1,13 @@
 """A dead letter as text, and back."""
 
+from itertools import count, repeat
+
 import pyarrow as pa
 import pytest
 
 from tallygate.core.blocks import decoded
 from tallygate.core.decoding import Decoder
-from tallygate.core.letters import Letter
+from tallygate.core.letters import Letter, first_distinct
 
 
 @pytest.mark.parametrize("value", [b"text", b"\xff\x00", b"", None])
@@ -36,3 +38,10 @@ def test_a_record_of_any_year_can_become_a_letter(ms: int) -> None:
     )
     made = decoded(raw, Decoder("json", pa.schema([("id", pa.int64())])))
     assert [each.time_ms for each in made.letters] == [ms, None]
+
+
+def test_the_first_causes_that_differ_are_found_without_reading_all() -> None:
+    endless = (f"cause {number // 10}" for number in count())
+    assert first_distinct(endless, 3) == ["cause 0", "cause 1", "cause 2"]
+    assert first_distinct(repeat("the same"), 3) == ["the same"]
+    assert first_distinct([], 3) == []

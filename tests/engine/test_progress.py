@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tallygate.engine.progress import SparkReports
+import pytest
+
+from tallygate.engine.progress import SparkReports, only_dead_letters
 
 
 def test_rows_that_were_late_are_counted_once() -> None:
@@ -14,3 +16,19 @@ def test_rows_that_were_late_are_counted_once() -> None:
         reports.last = lambda said=said: said  # type: ignore[misc]
         reports.state()
     assert reports.late == 20
+
+
+@pytest.mark.parametrize(
+    ("records", "rows", "letters", "only"),
+    [
+        (10, 0, 10, True),
+        (10, 1, 9, False),
+        (10, 0, 0, False),  # a transform that filters
+        (0, 0, 0, False),  # nothing was there
+        (0, 0, 3, False),  # letters of records that came with an earlier batch
+        (2, 0, 1, True),  # a record, and the mark that ends its transaction
+        (3, 0, 1, False),  # a record that gave neither a row nor a letter
+    ],
+)
+def test_nothing_but_dead_letters(records: int, rows: int, letters: int, only: bool) -> None:
+    assert only_dead_letters(records=records, rows=rows, letters=letters) is only

@@ -25,7 +25,7 @@ from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, write_stream
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import BEAT_EVERY
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, DeadLettersError
 from tallygate.kafka import clients
 from tallygate.targets.local_run import LocalRun
 from tallygate.waiting import wait_until
@@ -81,6 +81,45 @@ def test_init_check_run_and_status(flow: Flow, tallygate: Tallygate, tmp_path: P
     (mine,) = [each for each in found["pipelines"] if each["pipeline"] == flow.name]
     assert (mine["state"], mine["outcome"]) == ("stopped", "done")
     assert sum(mine["positions"].values()) == 250
+
+
+def test_a_run_of_dead_letters_alone_says_why_and_has_a_code_of_its_own(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path
+) -> None:
+    """Whatever ended the transactions of the records is counted as an offset, and is none of them.
+    What the error names as the way out is walked."""
+    flow.send_text([json.dumps({"id": f"{number}x"}) for number in range(3)])
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(_yaml(flow))
+    command = ("run", str(file), "--until", "available", "--name", "small")
+    done = tallygate(*command, code=DeadLettersError.exit_code)
+    lists = f"tallygate dead-letters list {file}"
+    assert "its 3 records are dead letters: id: '" in done.stdout
+    assert f"`{lists}` lists them" in done.stdout
+    assert f"`{lists}` shows why" in done.stderr
+    listed = tallygate(*lists.split()[1:], "--name", "small").stdout
+    assert listed.count(" is not a") == 3
+    tallygate(*command)  # nothing new, which is no failure
+    file.write_text(_yaml(flow).replace("id long", "id string"))
+    tallygate("rebuild", str(file), "--name", "small")
+    assert flow.rows() == ["0x", "1x", "2x"]
+
+
+@pytest.mark.parametrize("sink", ["postgres", "kafka", "parquet", "delta"])
+def test_a_note_names_the_causes_of_dead_letters(flow: Flow, sink: str) -> None:
+    flow.topics.create(f"{flow.name}-out")
+    sinks = {
+        "postgres": {"table": flow.name},
+        "kafka": {"topic": f"{flow.name}-out"},
+        "parquet": {"parquet": str(flow.folder / "rows")},
+        "delta": {"delta": str(flow.folder / "rows")},
+    }
+    flow.send_text([json.dumps({"id": f"{number}x"}) for number in range(9)])
+    notes = flow.run(sink=sinks[sink], transform="SELECT * FROM source")
+    (said,) = [each for each in notes if "gave no row, since its 9 records" in each]
+    assert said.count("id: '") == 3
+    flow.send(10)
+    assert not any("gave no row" in each for each in flow.run(sink=sinks[sink]))
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "stop", "stop a topic's"])

@@ -1,5 +1,6 @@
 """Pipelines as users run them: a `Pipeline`, or `write_stream` for a Spark job that exists."""
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -199,8 +200,16 @@ class Pipeline(PipelineSpec):
             ready=lambda: statics.check(Checkpoint(spark, path)),
             stale=lambda: statics.changed(Checkpoint(spark, path)),
             shuffle_partitions=int(asked) if asked else None,
+            lists_letters=self.lists_letters,
             where=self.where("transform"),
         )
+
+    @property
+    def lists_letters(self) -> str:
+        """The command that lists its dead letters; none if there is no file that says where."""
+        if self._file is None or not self.sink.keeps_ledger:
+            return ""
+        return f"tallygate dead-letters list {shlex.quote(str(self._file))}"
 
     @property
     def _raw(self) -> Kafka | None:

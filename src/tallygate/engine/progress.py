@@ -8,7 +8,13 @@ from typing import Any
 from tallygate.core.offsets import TopicPartition
 from tallygate.targets.base import Written
 
-__all__ = ["Progress", "SparkReports"]
+__all__ = ["Progress", "SparkReports", "only_dead_letters"]
+
+
+def only_dead_letters(*, records: int, rows: int, letters: int) -> bool:
+    """Whether nothing but dead letters came of so many offsets. Some of these may hold the marks
+    that end transactions, but each of them ends a record at least."""
+    return rows == 0 and 0 < records <= 2 * letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,9 @@ class Progress:
     seconds: float
     positions: Mapping[TopicPartition, int]
     letters: int
+    """The pipeline's dead letters so far."""
+    new_letters: int = 0
+    """Those that came with this batch."""
     lag: Mapping[TopicPartition, int]
     """Offsets behind, by what Spark heard from Kafka before the batch."""
     state: Mapping[str, Any] = field(default_factory=dict)

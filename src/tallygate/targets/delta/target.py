@@ -1,10 +1,13 @@
 """A Delta table as a target: rows, ledger and dead letters in one folder."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Lose
-from tallygate.core.offsets import TopicPartition
+from tallygate.core.letters import first_distinct
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TargetError
 from tallygate.settings import Settings
 from tallygate.spec import Delta
@@ -111,6 +114,9 @@ class DeltaTarget(Target):
                 self._letter_count += len(self._letters.offsets(partition, before, at))
                 self._letters_until[partition] = at
         return self._letter_count
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        return first_distinct(self._letters.causes(ranges), most)
 
 
 def _differences(wanted: t.StructType, there: t.StructType) -> list[str]:

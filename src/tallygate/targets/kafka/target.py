@@ -2,14 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
-from tallygate.core.offsets import TopicPartition, is_topic
+from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
@@ -286,6 +286,10 @@ class KafkaTarget(Target):
         with contextlib.suppress(UnreachableError):
             return self._counter.count()
         return self._counter.counted
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        """Of those that were counted last, which are the newest batch's."""
+        return [] if self._counter is None else self._counter.causes[:most]
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """Rows as key, value, coordinates and headers; raw records are made into that by tasks."""
