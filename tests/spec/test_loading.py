@@ -115,6 +115,26 @@ def test_a_key_of_delta_needs_upsert(tmp_path: Path, mode: str) -> None:
         _load(tmp_path, FILE.replace("table: t", f"delta: t, mode: {mode}, key: id"))
 
 
+@pytest.mark.parametrize(
+    ("step", "has"),
+    [
+        ("group_by: animal", "group_by"),
+        ("window: {on: at, size: 1 hour}", "window"),
+        ("window: {on: at, size: 1 hour}\n  group_by: [animal]", "window and group_by"),
+    ],
+)
+def test_groups_without_an_aggregate_are_refused_with_what_they_lack(
+    tmp_path: Path, step: str, has: str
+) -> None:
+    said = (
+        f"transform.0 has {has}, and no aggregate that says what to compute of each group; add "
+        "one, as `aggregate: {count: count(*)}`"
+    )
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        _load(tmp_path, FILE + f"transform:\n- {step}\n")
+    _load(tmp_path, FILE + f"transform:\n- {step}\n  aggregate: {{count: count(*)}}\n")
+
+
 @pytest.mark.parametrize("values", ["", "values: []", "values:"])
 def test_a_pivot_has_its_columns_listed(tmp_path: Path, values: str) -> None:
     steps = f"transform:\n- sql: SELECT 1\n- pivot:\n    on: animal\n    {values}\n"

@@ -130,6 +130,12 @@ class Step(Part):
     @model_validator(mode="after")
     def _fits(self) -> "Step":
         given = [name for name in OPERATIONS if getattr(self, name)]
+        grouped = [name for name in ("window", "group_by") if getattr(self, name)]
+        if grouped and not given:
+            raise ValueError(
+                f"has {' and '.join(grouped)}, and no aggregate that says what to compute of each "
+                "group; add one, as `aggregate: {count: count(*)}`"
+            )
         if len(given) != 1:
             said = " and ".join(given) if given else "nothing"
             raise ValueError(f"does {said}; a step does one of {', '.join(OPERATIONS)}")
