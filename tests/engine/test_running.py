@@ -83,6 +83,23 @@ def test_init_check_run_and_status(flow: Flow, tallygate: Tallygate, tmp_path: P
     assert sum(mine["positions"].values()) == 250
 
 
+def test_a_file_of_csv_becomes_rows_by_the_schema_that_init_guesses(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.csv"
+    rows = ["id,delay,tail,at", "1,2.5,N1,2013-01-01T05:00:00Z", "2,NA,,2013-01-01T06:00:00Z"]
+    file.write_text("\n".join(rows))
+    here = ("--name", "small")
+    tallygate("produce", flow.name, str(file), "--null", "NA", *here)
+    tallygate("init", flow.name, "--topic", flow.name, *here)
+    spec = tmp_path / f"{flow.name}.yaml"
+    assert "schema: id long, delay double, tail string, at timestamp" in spec.read_text()
+    tallygate("run", str(spec), "--until", "available", *here)
+    found = flow.rows("SELECT id, delay, tail, at FROM {table} ORDER BY id")
+    five, six = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (5, 6))
+    assert found == [(1, 2.5, "N1", five), (2, None, None, six)]
+
+
 def test_a_run_of_dead_letters_alone_says_why_and_has_a_code_of_its_own(
     flow: Flow, tallygate: Tallygate, tmp_path: Path
 ) -> None:
