@@ -164,6 +164,7 @@ def test_a_run_finishes_its_batch_and_stops(
     assert rest[-1]["event"] == "end"
     assert rest[-1]["outcome"] == "stopped"
     if how == "stop a topic's":
+        assert (flow.stack.folder / "runs" / f"{flow.name}.json").exists()
         assert _state(tallygate, flow.name) == "stopped"
     else:
         flow.check()

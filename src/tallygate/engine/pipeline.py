@@ -16,6 +16,7 @@ from tallygate.engine.factory import (
     connection_at,
     home_of,
     read_topics,
+    runs_of,
     source_connection,
     target_of,
 )
@@ -185,6 +186,7 @@ class Pipeline(PipelineSpec):
                 topics=read_topics(self),
                 spark=spark,
                 settings=settings,
+                runs=runs_of(self, settings),
             ),
             checkpoint=path,
             connection=connection,

@@ -1,6 +1,7 @@
 """A Delta table as a target: rows, ledger and dead letters in one folder."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
@@ -34,10 +35,17 @@ class DeltaTarget(Target):
     traits = Traits()
 
     def __init__(
-        self, spec: Delta, *, pipeline: str, spark: SparkSession, settings: Settings
+        self,
+        spec: Delta,
+        *,
+        pipeline: str,
+        spark: SparkSession,
+        settings: Settings,
+        runs: Path | None = None,
     ) -> None:
+        """`runs` is where its runs are noted, if they belong to a stack."""
         self.pipeline, self._spec = pipeline, spec
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._table = DeltaTable(spark, spec.delta)
         self._ledger = TableLedger(self._table, pipeline)
         self._writer: TableWriter | None = None

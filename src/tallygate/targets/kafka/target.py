@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -52,11 +53,13 @@ class KafkaTarget(Target):
         topics: tuple[str, ...],
         lanes: int,
         settings: Settings,
+        runs: Path | None = None,
     ) -> None:
         """`topics` are those that are known to be read, and the names of the other sources; `lanes`
-        how many there are if rows are shuffled."""
+        how many there are if rows are shuffled; `runs` where its runs are noted, if they belong to
+        a stack."""
         self.pipeline, self.delivery = pipeline, delivery
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._spec, self._settings = spec, settings
         self._source, self._connection = source, target
         self._stand_in = source is None or source.bootstrap_servers != target.bootstrap_servers

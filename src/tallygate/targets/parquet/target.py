@@ -1,6 +1,7 @@
 """A folder of Parquet files as a target: rows, dead letters and ledger in the same commits."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,9 +31,12 @@ class ParquetTarget(Target):
     delivery = "exactly-once"
     traits = Traits()
 
-    def __init__(self, spec: Parquet, *, pipeline: str, settings: Settings) -> None:
+    def __init__(
+        self, spec: Parquet, *, pipeline: str, settings: Settings, runs: Path | None = None
+    ) -> None:
+        """`runs` is where its runs are noted, if they belong to a stack."""
         self.pipeline, self._spec = pipeline, spec
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._folder = Folder.at(spec.parquet)
         self._ledger = FolderLedger(self._folder, pipeline)
         self._columns: pa.Schema = pa.schema([])
