@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from tallygate.engine.progress import SparkReports, only_dead_letters
+from tallygate.engine.progress import AtStart, SparkReports, only_dead_letters
+from tallygate.engine.source_check import lag_of
+from tallygate.kafka.connection import Connection
 
 
 def test_rows_that_were_late_are_counted_once() -> None:
@@ -32,3 +34,18 @@ def test_rows_that_were_late_are_counted_once() -> None:
 )
 def test_nothing_but_dead_letters(records: int, rows: int, letters: int, only: bool) -> None:
     assert only_dead_letters(records=records, rows=rows, letters=letters) is only
+
+
+def test_the_lag_is_known_before_a_batch_if_the_ledger_and_kafka_know_it() -> None:
+    assert AtStart().said(0) == {}
+    assert AtStart({("t", 0): 7}).said(3) == {}, "Kafka has not said where the partition ends"
+    assert AtStart({("t", 0): 7, ("gone", 0): 9}, {("t", 0): 0}).said(3) == {
+        "letters": 3,
+        "lag": {"t/0": 0},
+        "positions": {"t/0": 7, "gone/0": 9},
+    }
+
+
+def test_without_kafka_no_lag_is_known() -> None:
+    assert lag_of({("t", 0): 7}, None) == {}
+    assert lag_of({}, Connection.to("127.0.0.1:9")) == {}

@@ -25,6 +25,7 @@ from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, write_stream
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import BEAT_EVERY
+from tallygate.engine.status import status as tallygate_status
 from tallygate.errors import ConfigError, DeadLettersError
 from tallygate.kafka import clients
 from tallygate.targets.local_run import LocalRun
@@ -168,6 +169,19 @@ def test_a_run_finishes_its_batch_and_stops(
         assert _state(tallygate, flow.name) == "stopped"
     else:
         flow.check()
+
+
+@pytest.mark.parametrize("sink", ["postgres", "kafka"])
+def test_the_lag_of_a_run_without_a_batch_is_known(flow: Flow, sink: str) -> None:
+    """The second run finds nothing to do."""
+    flow.topics.create(f"{flow.name}-out")
+    given = {"postgres": Postgres(flow.name), "kafka": KafkaSink(f"{flow.name}-out")}[sink]
+    flow.send(30)
+    flow.run(sink=given)
+    flow.run(sink=given)
+    found = tallygate_status(flow.name, settings=flow.settings)
+    assert (found.progress.get("batch"), found.lag) == (None, 0)
+    assert sum(found.positions.values()) == 30
 
 
 def test_a_terminal_shows_a_table_that_changes(flow: Flow, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from tallygate.core.ledger import Claim, LedgerState, Remember
 from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
 from tallygate.engine.lateness import WATERMARK
-from tallygate.engine.progress import Progress, SparkReports, only_dead_letters
+from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
 from tallygate.engine.read_path import BatchReader
 from tallygate.engine.run_request import RunRequest
 from tallygate.errors import InputError, UnreachableError
@@ -70,6 +70,7 @@ class BatchEngine:
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
+    at_start: AtStart = field(default_factory=AtStart)
     last: Progress | None = None
     reports: SparkReports = field(default_factory=SparkReports)
     _busy: threading.Lock = field(default_factory=threading.Lock)

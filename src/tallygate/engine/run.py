@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.engine.batch import BatchEngine, StopRequested
-from tallygate.engine.progress import Progress, only_dead_letters
+from tallygate.engine.progress import Progress, by_name, only_dead_letters
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.start import start
 from tallygate.errors import (
@@ -215,7 +215,7 @@ class Heart:
     def progress(self) -> dict[str, Any]:
         last = self._engine.last
         if last is None:
-            return {}
+            return self._engine.at_start.said(self._engine.letters)
         return {
             "batch": last.batch,
             "strategy": last.written.strategy,
@@ -224,7 +224,7 @@ class Heart:
             "seconds": round(last.seconds, 3),
             "parts": {name: round(value, 3) for name, value in last.written.seconds.items()},
             "letters": last.letters,
-            "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
-            "positions": {f"{topic}/{n}": at for (topic, n), at in last.positions.items()},
+            "lag": by_name(last.lag),
+            "positions": by_name(last.positions),
             "state": self._engine.reports.state(),
         }
