@@ -96,7 +96,7 @@ def test_a_file_of_csv_becomes_rows_by_the_schema_that_init_guesses(
     spec = tmp_path / f"{flow.name}.yaml"
     assert "schema: id long, delay double, tail string, at timestamp" in spec.read_text()
     tallygate("run", str(spec), "--until", "available", *here)
-    found = flow.rows("SELECT id, delay, tail, at FROM {table} ORDER BY id")
+    found = flow.rows('SELECT id, delay, tail, "at" FROM {table} ORDER BY id')
     five, six = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (5, 6))
     assert found == [(1, 2.5, "N1", five), (2, None, None, six)]
 

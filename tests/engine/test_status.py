@@ -1,6 +1,8 @@
 """Runs that no store keeps: noted with the stack that their pipeline belongs to, and no other."""
 
+import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate.endpoints import stack_folder
-from tallygate.engine.factory import runs_of, target_of
+from tallygate.engine.factory import runs_of, runs_on, target_of
 from tallygate.engine.status import local_pipelines, request_stop, status
 from tallygate.errors import ConfigError
+from tallygate.kafka.connection import Connection
 from tallygate.settings import Settings
 from tallygate.spec import PipelineSpec
 from tallygate.targets.local_run import LocalRun
@@ -72,3 +75,20 @@ def test_a_run_whose_stack_was_purged_under_it_notes_nothing_more(tmp_path: Path
     assert not run.beat({"batch": 1})
     run.end("done")
     assert not stack_folder(settings).exists()
+
+
+def test_a_job_that_names_the_brokers_of_the_stack_belongs_to_it(tmp_path: Path) -> None:
+    """Whether a stack runs is asked of its ports, so one of them must answer."""
+    settings, home = _settings(tmp_path, "one"), tmp_path / "stacks" / "one"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        nodes = [{"port": port, "broker": True}, {"port": port + 1, "broker": True}]
+        stack = {"postgres": {"port": port, "password": "p"}, "cluster": {"nodes": nodes}}
+        home.mkdir(parents=True)
+        (home / "stack.json").write_text(json.dumps(stack))
+        here = Connection.to(f"127.0.0.1:{port}")
+        assert runs_on(here, settings) == home / "runs"
+        assert runs_on(Connection.to("kafka.example:9092"), settings) == tmp_path / "runs"
+        configured = settings.with_flags({"kafka.bootstrap.servers": f"127.0.0.1:{port}"})
+        assert runs_on(here, configured) == tmp_path / "runs"
+    assert runs_on(here, settings) == tmp_path / "runs"

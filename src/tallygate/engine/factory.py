@@ -1,12 +1,13 @@
 """Which target a pipeline names, which brokers its source, and what is kept on this machine."""
 
+import contextlib
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tallygate.core.offsets import OTHER_SOURCE
 from tallygate.endpoints import running_connection, running_dsn, stack_folder
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, StackError
 from tallygate.kafka.connection import Connection
 from tallygate.settings import RUNS, Settings
 from tallygate.spark.session import check_delta
@@ -30,7 +31,15 @@ from tallygate.targets.parquet.target import ParquetTarget
 from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.targets.unmanaged import unmanaged_target
 
-__all__ = ["connection_at", "home_of", "read_topics", "runs_of", "source_connection", "target_of"]
+__all__ = [
+    "connection_at",
+    "home_of",
+    "read_topics",
+    "runs_of",
+    "runs_on",
+    "source_connection",
+    "target_of",
+]
 
 
 def target_of(
@@ -120,6 +129,15 @@ def home_of(spec: PipelineSpec, settings: Settings) -> Path:
 def runs_of(spec: PipelineSpec, settings: Settings) -> Path:
     """Where its runs are noted, if its store keeps no heartbeats."""
     return home_of(spec, settings) / RUNS
+
+
+def runs_on(connection: Connection, settings: Settings) -> Path:
+    """The same, for a job that names its brokers itself: they may be those of the local stack."""
+    with contextlib.suppress(StackError):
+        local = running_connection(settings).bootstrap_servers.split(",")
+        if not settings.names_cluster and {*connection.bootstrap_servers.split(",")} <= {*local}:
+            return stack_folder(settings) / RUNS
+    return settings.runs_dir
 
 
 def read_topics(spec: PipelineSpec) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from tallygate.engine.factory import (
     home_of,
     read_topics,
     runs_of,
+    runs_on,
     source_connection,
     target_of,
 )
@@ -343,6 +344,7 @@ def write_stream(
             topics=(),
             spark=frame.sparkSession,
             settings=settings,
+            runs=runs_on(connection, settings),
         ),
         checkpoint=checkpoint,
         connection=connection,
