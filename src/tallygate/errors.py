@@ -15,7 +15,8 @@
     ├── LostRangeError       14   records that were still to be read are gone from the source
     ├── LedgerError          15   the ledger and the batch at hand do not fit each other
     ├── TargetError          16   the sink's table or topic cannot take what the pipeline makes
-    └── QueryError           17   Spark stopped the query
+    ├── QueryError           17   Spark stopped the query
+    └── DeadLettersError     18   a run wrote no row: what it read are dead letters
 
 The number is the exit code of the command line. A message is one sentence (or two) that
 says what happened, where, and what to do; nothing above it should need a traceback.
@@ -23,6 +24,7 @@ says what happened, where, and what to do; nothing above it should need a traceb
 
 __all__ = [
     "ConfigError",
+    "DeadLettersError",
     "DeliveryError",
     "FencedError",
     "HandlerError",
@@ -135,3 +137,9 @@ class QueryError(TallygateError):
     """Spark stopped the query for a reason of its own or of the transform's."""
 
     exit_code = 17
+
+
+class DeadLettersError(TallygateError):
+    """A run until all is read wrote no row, since what it read are dead letters. They are kept."""
+
+    exit_code = 18

@@ -18,11 +18,21 @@ from pathlib import Path
 from tallygate.errors import ConfigError
 from tallygate.paths import default_cache_dir, default_state_dir
 
-__all__ = ["OPEN_SECTIONS", "SETTINGS", "Setting", "Settings", "Value", "is_secret", "nearest"]
+__all__ = [
+    "OPEN_SECTIONS",
+    "RUNS",
+    "SETTINGS",
+    "Setting",
+    "Settings",
+    "Value",
+    "is_secret",
+    "nearest",
+]
 
 FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
 FLAG = "a flag"
+RUNS = "runs"
 _NOT_SETTINGS = ("PROFILE", "CONFIG", "DEBUG", "FAIL_AT", "FAILED", "DRIVER_PID")
 
 
@@ -213,8 +223,8 @@ class Settings:
 
     @property
     def runs_dir(self) -> Path:
-        """Where runs are noted whose store keeps no heartbeats."""
-        return self.state_dir / "runs"
+        """Where runs are noted whose store keeps no heartbeats, and that belong to no stack."""
+        return self.state_dir / RUNS
 
     @property
     def state_dir(self) -> Path:

@@ -1,5 +1,6 @@
 """What proves the promise is reached from Python, by a pipeline or by the path of its file."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import tallygate
+from fixtures.commands import Tallygate
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Pipeline, Producer, Verdict
 from tallygate.errors import ConfigError, LedgerError, TopicError
@@ -156,7 +158,9 @@ def test_the_status_of_one_pipeline_and_of_all(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("kind", SINKS)
-def test_dead_letters_are_the_same_values_whatever_the_sink(flow: Flow, kind: str) -> None:
+def test_dead_letters_are_the_same_values_whatever_the_sink(
+    flow: Flow, kind: str, request: pytest.FixtureRequest
+) -> None:
     flow.topics.create(f"{flow.name}-out")
     flow.send(2, partition=0)
     bad = [b"not JSON", b"\xff\x00"]
@@ -173,6 +177,10 @@ def test_dead_letters_are_the_same_values_whatever_the_sink(flow: Flow, kind: st
     assert all(each.cause and each.key == b"k" and each.time for each in found)
     assert not any(each.replayed or each.is_row for each in found)
     assert tallygate.dead_letters(Pipeline.load(file), **given) == found
+    command = ("dead-letters", "list", str(file), "--name", flow.stack.name, "-o", "json")
+    run_command: Tallygate = request.getfixturevalue("tallygate")  # the module has that name here
+    listed = json.loads(run_command(*command).stdout)
+    assert [each["from"] for each in listed] == [each.coordinates for each in found]
     (followed,) = tallygate.trace(file, found[0].coordinates, **given)
     assert (followed.became, followed.cause) == ("dead letter", found[0].cause)
 

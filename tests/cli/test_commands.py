@@ -66,7 +66,11 @@ def test_version(tallygate: Tallygate) -> None:
         ("down", StackError.exit_code, "does not exist"),
         ("cluster kill 1", StackError.exit_code, "there is no stack 'default'"),
         ("jars fetch --again flink", ConfigError.exit_code, "no set of jars 'flink'"),
+        ("jars paths spark flink", ConfigError.exit_code, "no set of jars 'flink'"),
         ("up --set java.home=/nowhere", MachineError.exit_code, "holds no working Java"),
+        ("produce t x.json --as-text", ConfigError.exit_code, "for the cells of CSV"),
+        ("produce t x.csv --as-text --null NA", ConfigError.exit_code, "excludes --schema and"),
+        ("produce t x.csv --schema id", ConfigError.exit_code, "'id' is not a column with one of"),
         ("topic advise --target 10 --consumer 0", ConfigError.exit_code, "more than 0"),
     ],
 )

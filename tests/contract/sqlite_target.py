@@ -9,7 +9,7 @@ time, so within one the ledger's newest entry is final, and `LedgerState.moved` 
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,8 +20,8 @@ import pyarrow as pa
 from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
 from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Run
-from tallygate.core.letters import Letter
-from tallygate.core.offsets import Range
+from tallygate.core.letters import Letter, first_distinct
+from tallygate.core.offsets import Range, lies_in
 from tallygate.delivery import in_order
 from tallygate.errors import LedgerError
 from tallygate.failpoints import reach
@@ -272,6 +272,14 @@ class SqliteTarget(Target):
 
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
         return _Letters(self._database, claim or Claim(self.pipeline, Run()))
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        with self._database.transaction() as connection:
+            found = connection.execute(
+                "SELECT letter FROM tallygate_dead_letters WHERE pipeline = ?", (self.pipeline,)
+            ).fetchall()
+        letters = [Letter.read(text) for (text,) in found]
+        return first_distinct((each.cause for each in letters if lies_in(ranges, *each.at)), most)
 
     def letter_count(self) -> int:
         with self._database.transaction() as connection:

@@ -17,7 +17,7 @@ from contract.source import (
     is_bad,
 )
 from contract.ways import Way, cases, ways
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, lies_in
 
 
 def bring(store: Store) -> None:
@@ -33,6 +33,23 @@ def test_a_letter_says_where_the_record_is_from_and_why(way: Way, make: Make) ->
     assert seen.letters
     assert all(is_bad(at) and cause for at, cause in store.causes())
     assert run.target.letter_count() == seen.letters.total()
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_target_says_why_records_of_the_newest_batch_are_letters(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    run.target.letter_count()
+    run.bring(BATCHES[1:])
+    run.target.letter_count()
+    settled(store)
+    newest = BATCHES[-1].ranges
+    causes = {cause for at, cause in store.causes() if lies_in(newest, TOPIC, *at)}
+    found = run.target.first_causes(newest, 2)
+    assert 0 < len(found) == len(set(found)) <= 2
+    assert set(found) <= causes
+    assert len(run.target.first_causes(newest, 1)) == 1
 
 
 @pytest.mark.parametrize("way", ways(lambda way: way.refuses))

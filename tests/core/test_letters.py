@@ -1,5 +1,7 @@
 """A dead letter as text, and back."""
 
+from itertools import count, repeat
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from tallygate.core.blocks import decoded
 from tallygate.core.decoding import Decoder
-from tallygate.core.letters import Letter
+from tallygate.core.letters import Letter, first_distinct
 from tallygate.targets.kafka.limits import batch_size
 from tallygate.targets.kafka.sending import _cut_to, _letter_headers
 
@@ -59,3 +61,10 @@ def test_no_letter_is_larger_than_its_topic_takes(size: int, key: int, largest: 
     assert batch_size(sent.value, sent.key, _letter_headers(sent, "pipeline")) <= largest
     whole = batch_size(letter.value, letter.key, _letter_headers(letter, "pipeline")) <= largest
     assert (sent == letter) == whole
+
+
+def test_the_first_causes_that_differ_are_found_without_reading_all() -> None:
+    endless = (f"cause {number // 10}" for number in count())
+    assert first_distinct(endless, 3) == ["cause 0", "cause 1", "cause 2"]
+    assert first_distinct(repeat("the same"), 3) == ["the same"]
+    assert first_distinct([], 3) == []

@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from tallygate.engine.progress import SparkReports
+import pytest
+
+from tallygate.engine.progress import AtStart, SparkReports, only_dead_letters
+from tallygate.engine.source_check import lag_of
+from tallygate.kafka.connection import Connection
 
 
 def test_rows_that_were_late_are_counted_once() -> None:
@@ -14,3 +18,34 @@ def test_rows_that_were_late_are_counted_once() -> None:
         reports.last = lambda said=said: said  # type: ignore[misc]
         reports.state()
     assert reports.late == 20
+
+
+@pytest.mark.parametrize(
+    ("records", "rows", "letters", "only"),
+    [
+        (10, 0, 10, True),
+        (10, 1, 9, False),
+        (10, 0, 0, False),  # a transform that filters
+        (0, 0, 0, False),  # nothing was there
+        (0, 0, 3, False),  # letters of records that came with an earlier batch
+        (2, 0, 1, True),  # a record, and the mark that ends its transaction
+        (3, 0, 1, False),  # a record that gave neither a row nor a letter
+    ],
+)
+def test_nothing_but_dead_letters(records: int, rows: int, letters: int, only: bool) -> None:
+    assert only_dead_letters(records=records, rows=rows, letters=letters) is only
+
+
+def test_the_lag_is_known_before_a_batch_if_the_ledger_and_kafka_know_it() -> None:
+    assert AtStart().said(0) == {}
+    assert AtStart({("t", 0): 7}).said(3) == {}, "Kafka has not said where the partition ends"
+    assert AtStart({("t", 0): 7, ("gone", 0): 9}, {("t", 0): 0}).said(3) == {
+        "letters": 3,
+        "lag": {"t/0": 0},
+        "positions": {"t/0": 7, "gone/0": 9},
+    }
+
+
+def test_without_kafka_no_lag_is_known() -> None:
+    assert lag_of({("t", 0): 7}, None) == {}
+    assert lag_of({}, Connection.to("127.0.0.1:9")) == {}

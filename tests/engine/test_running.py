@@ -25,7 +25,8 @@ from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres, write_stream
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import BEAT_EVERY
-from tallygate.errors import ConfigError
+from tallygate.engine.status import status as tallygate_status
+from tallygate.errors import ConfigError, DeadLettersError
 from tallygate.kafka import clients
 from tallygate.targets.local_run import LocalRun
 from tallygate.waiting import wait_until
@@ -83,6 +84,62 @@ def test_init_check_run_and_status(flow: Flow, tallygate: Tallygate, tmp_path: P
     assert sum(mine["positions"].values()) == 250
 
 
+def test_a_file_of_csv_becomes_rows_by_the_schema_that_init_guesses(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.csv"
+    rows = ["id,delay,tail,at", "1,2.5,N1,2013-01-01T05:00:00Z", "2,NA,,2013-01-01T06:00:00Z"]
+    file.write_text("\n".join(rows))
+    here = ("--name", "small")
+    tallygate("produce", flow.name, str(file), "--null", "NA", *here)
+    tallygate("init", flow.name, "--topic", flow.name, *here)
+    spec = tmp_path / f"{flow.name}.yaml"
+    assert "schema: id long, delay double, tail string, at timestamp" in spec.read_text()
+    tallygate("run", str(spec), "--until", "available", *here)
+    found = flow.rows('SELECT id, delay, tail, "at" FROM {table} ORDER BY id')
+    five, six = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (5, 6))
+    assert found == [(1, 2.5, "N1", five), (2, None, None, six)]
+
+
+def test_a_run_of_dead_letters_alone_says_why_and_has_a_code_of_its_own(
+    flow: Flow, tallygate: Tallygate, tmp_path: Path
+) -> None:
+    """Whatever ended the transactions of the records is counted as an offset, and is none of them.
+    What the error names as the way out is walked."""
+    flow.send_text([json.dumps({"id": f"{number}x"}) for number in range(3)])
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(_yaml(flow))
+    command = ("run", str(file), "--until", "available", "--name", "small")
+    done = tallygate(*command, code=DeadLettersError.exit_code)
+    lists = f"tallygate dead-letters list {file}"
+    assert "its 3 records are dead letters: id: '" in done.stdout
+    assert f"`{lists}` lists them" in done.stdout
+    assert f"`{lists}` shows why" in done.stderr
+    listed = tallygate(*lists.split()[1:], "--name", "small").stdout
+    assert listed.count(" is not a") == 3
+    tallygate(*command)  # nothing new, which is no failure
+    file.write_text(_yaml(flow).replace("id long", "id string"))
+    tallygate("rebuild", str(file), "--name", "small")
+    assert flow.rows() == ["0x", "1x", "2x"]
+
+
+@pytest.mark.parametrize("sink", ["postgres", "kafka", "parquet", "delta"])
+def test_a_note_names_the_causes_of_dead_letters(flow: Flow, sink: str) -> None:
+    flow.topics.create(f"{flow.name}-out")
+    sinks = {
+        "postgres": {"table": flow.name},
+        "kafka": {"topic": f"{flow.name}-out"},
+        "parquet": {"parquet": str(flow.folder / "rows")},
+        "delta": {"delta": str(flow.folder / "rows")},
+    }
+    flow.send_text([json.dumps({"id": f"{number}x"}) for number in range(9)])
+    notes = flow.run(sink=sinks[sink], transform="SELECT * FROM source")
+    (said,) = [each for each in notes if "gave no row, since its 9 records" in each]
+    assert said.count("id: '") == 3
+    flow.send(10)
+    assert not any("gave no row" in each for each in flow.run(sink=sinks[sink]))
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "stop", "stop a topic's"])
 def test_a_run_finishes_its_batch_and_stops(
     flow: Flow, tallygate: Tallygate, tmp_path: Path, how: str
@@ -108,9 +165,23 @@ def test_a_run_finishes_its_batch_and_stops(
     assert rest[-1]["event"] == "end"
     assert rest[-1]["outcome"] == "stopped"
     if how == "stop a topic's":
+        assert (flow.stack.folder / "runs" / f"{flow.name}.json").exists()
         assert _state(tallygate, flow.name) == "stopped"
     else:
         flow.check()
+
+
+@pytest.mark.parametrize("sink", ["postgres", "kafka"])
+def test_the_lag_of_a_run_without_a_batch_is_known(flow: Flow, sink: str) -> None:
+    """The second run finds nothing to do."""
+    flow.topics.create(f"{flow.name}-out")
+    given = {"postgres": Postgres(flow.name), "kafka": KafkaSink(f"{flow.name}-out")}[sink]
+    flow.send(30)
+    flow.run(sink=given)
+    flow.run(sink=given)
+    found = tallygate_status(flow.name, settings=flow.settings)
+    assert (found.progress.get("batch"), found.lag) == (None, 0)
+    assert sum(found.positions.values()) == 30
 
 
 def test_a_terminal_shows_a_table_that_changes(flow: Flow, tmp_path: Path) -> None:

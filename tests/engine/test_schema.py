@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tallygate import Pipeline
+from tallygate.engine.schema import names_columns
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 
@@ -80,6 +81,61 @@ def test_the_schema_of_a_topic_is_refused_where_it_stands(
         file.write_text(f"name: checked\n{sources}\nsink: {{table: t}}\n{more}")
         with pytest.raises(ConfigError, match=re.escape(f"checked.yaml, {said}")):
             Pipeline.load(file).look(spark, settings)
+
+
+@pytest.mark.parametrize(
+    ("line", "separator", "names"),
+    [
+        ("id,name", ",", True),
+        ('\ufeffID, "Name"\r', ",", True),
+        ("id\tname", "\t", True),
+        ("id,name", ";", False),
+        ("name,id", ",", False),
+        ("id", ",", False),
+        ("id,name,more", ",", False),
+        ("1,shark", ",", False),
+        ("", ",", False),
+    ],
+)
+def test_a_line_that_names_the_columns(line: str, separator: str, names: bool) -> None:
+    assert names_columns(line, ["id", "name"], separator) is names
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place", "options"),
+    [
+        ("in/rows", "id\n1\n", "line 6: source.schema", "  schema: id long\n"),
+        ("in/rows", "id\nshark\n", "line 6: source.schema", "  schema: id string\n"),
+        (
+            "names.csv",
+            "id,name\n1,shark\n",
+            "line 11: static.names.schema",
+            "    schema: id long, name string\n",
+        ),
+    ],
+)
+def test_a_first_line_that_names_the_columns_is_refused_with_the_option(
+    spark: SparkSession,
+    settings: Settings,
+    tmp_path: Path,
+    file: str,
+    text: str,
+    place: str,
+    options: str,
+) -> None:
+    """Also where all columns are text, and the names would be a row."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / file).write_text(text)
+    schema = "id string" if "id string" in options else "id long"
+    said = f"{place}: the first line of {tmp_path / file} names the columns; say `options: {{header"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        _check_rows(spark, settings, tmp_path, schema=schema)
+    path = tmp_path / "checked.yaml"
+    indent = options[: len(options) - len(options.lstrip())]
+    path.write_text(
+        path.read_text().replace(options, f"{options}{indent}options: {{header: true}}\n")
+    )
+    Pipeline.load(path).look(spark, settings)
 
 
 @pytest.mark.parametrize(

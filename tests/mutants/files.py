@@ -27,6 +27,20 @@ FILES = (
         tests="core/test_files.py -k no_date_can_be",
     ),
     Mutant(
+        guarantee="A number that is guessed of a cell of CSV has all of its digits.",
+        file="kafka/csv_cells.py",
+        old="    if len(cell) > _SAFE_DIGITS and Decimal(repr(number)) != Decimal(cell):\n",
+        new="    if number - number != 0:\n",
+        tests="kafka/test_csv_cells.py -k 'odd_leaves or loses_nothing'",
+    ),
+    Mutant(
+        guarantee="A first line of CSV that names the columns is no row.",
+        file="engine/schema.py",
+        old="    if first is not None and names_columns(",
+        new="    if first is None and names_columns(",
+        tests="engine/test_schema.py -k first_line_that_names",
+    ),
+    Mutant(
         guarantee="A few aliases do not stand for millions of values.",
         file="spec/places.py",
         old="        if count > MOST_NODES:\n",

@@ -6,6 +6,13 @@ __all__ = ["SHOWN"]
 
 SHOWN = (
     Mutant(
+        guarantee="A run of which nothing but dead letters came is no success.",
+        file="engine/progress.py",
+        old="    return rows == 0 and 0 < records <= 2 * letters\n",
+        new="    return rows == 0 and 0 < records < letters\n",
+        tests="engine/test_progress.py -k nothing_but",
+    ),
+    Mutant(
         guarantee="What steers a terminal is shown as an escape.",
         file="printable.py",
         old="    return _ODD.sub(_escape, text)\n",

@@ -15,10 +15,10 @@ sink: {table: t}
 """
 
 
-def _load(folder: Path, text: str) -> None:
+def _load(folder: Path, text: str) -> PipelineSpec:
     path = folder / "p.yaml"
     path.write_text(text)
-    load_spec(path)
+    return load_spec(path)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,48 @@ def test_a_key_of_delta_needs_upsert(tmp_path: Path, mode: str) -> None:
     said = f"line 3: sink with mode {mode} has no use for a key; it goes with upsert"
     with pytest.raises(ConfigError, match=said):
         _load(tmp_path, FILE.replace("table: t", f"delta: t, mode: {mode}, key: id"))
+
+
+@pytest.mark.parametrize(
+    ("step", "has"),
+    [
+        ("group_by: animal", "group_by"),
+        ("window: {on: at, size: 1 hour}", "window"),
+        ("window: {on: at, size: 1 hour}\n  group_by: [animal]", "window and group_by"),
+    ],
+)
+def test_groups_without_an_aggregate_are_refused_with_what_they_lack(
+    tmp_path: Path, step: str, has: str
+) -> None:
+    said = (
+        f"transform.0 has {has}, and no aggregate that says what to compute of each group; add "
+        "one, as `aggregate: {count: count(*)}`"
+    )
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        _load(tmp_path, FILE + f"transform:\n- {step}\n")
+    _load(tmp_path, FILE + f"transform:\n- {step}\n  aggregate: {{count: count(*)}}\n")
+
+
+def test_options_are_written_as_yaml_has_them(tmp_path: Path) -> None:
+    given = "{header: true, maxColumns: 5, samplingRatio: 0.5, sep: ;, quote: 'no'}"
+    taken = {
+        "header": "true",
+        "maxColumns": "5",
+        "samplingRatio": "0.5",
+        "sep": ";",
+        "quote": "no",
+    }
+    side = f"static:\n  names: {{file: n, schema: id long, options: {given}}}\n"
+    spec = _load(tmp_path, f"{FILE}{side}transform: SELECT 1\n")
+    assert spec.static["names"].options == taken
+    folder = FILE.replace("topic: t", f"folder: in, options: {given}")
+    source = _load(tmp_path, folder).source
+    assert isinstance(source, Files)
+    assert source.options == taken
+    assert Files("in", schema="id long", options={"header": False}).options == {"header": "false"}
+    for wrong in ("{header: [true]}", "{header: null}", "[header]"):
+        with pytest.raises(ConfigError, match=r"options"):
+            _load(tmp_path, FILE.replace("topic: t", f"folder: in, options: {wrong}"))
 
 
 @pytest.mark.parametrize("values", ["", "values: []", "values:"])

@@ -1,5 +1,6 @@
 """`tallygate dead-letters`: look at what failed for good, and put it back."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from tallygate.cli.options import (
     with_settings,
 )
 from tallygate.cli.output import Format, show, show_table
+from tallygate.cli.own_session import own_session
 from tallygate.errors import TopicError
 from tallygate.printable import printable
 
@@ -22,29 +24,49 @@ __all__ = ["app"]
 app = typer.Typer(help="Look at dead letters, and put them back.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
+PIPELINE_FILES = (".yaml", ".yml")
 
 
 @app.command("list")
 @with_settings
 def list_(
-    topic: TopicName,
+    place: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC|FILE.yaml", help="A dead-letter topic, or a pipeline."),
+    ],
     output: Output = Format.table,
     *,
     settings: "Settings",
 ) -> None:
-    """List the dead letters: where each came from, why, and whether it was put back."""
-    import tallygate
+    """List the dead letters of a topic, or of a pipeline into any sink: where each came from, why,
+    and, in a topic, whether it was put back."""
+    if place.endswith(PIPELINE_FILES):
+        rows = [_origin(letter) for letter in _of_file(Path(place), settings)]
+        columns = {"from": "from", "time": "time", "cause": "cause"}
+    else:
+        import tallygate
 
-    rows = [_row(letter) for letter in tallygate.dead_letters(topic=topic, settings=settings)]
-    columns = {
-        "partition": "partition",
-        "offset": "offset",
-        "from": "from",
-        "tries": "tries",
-        "replayed": "put back",
-        "cause": "cause",
-    }
+        rows = [_row(each) for each in tallygate.dead_letters(topic=place, settings=settings)]
+        columns = {
+            "partition": "partition",
+            "offset": "offset",
+            "from": "from",
+            "tries": "tries",
+            "replayed": "put back",
+            "cause": "cause",
+        }
     show(rows, output, lambda: show_table(rows, columns) if rows else print("No dead letters."))
+
+
+def _of_file(file: Path, settings: "Settings") -> "list[DeadLetter]":
+    """Only a Delta table is read by Spark, in a session that ends with the command."""
+    import tallygate
+    from tallygate.spec import load_spec
+
+    if not load_spec(file).sink.needs_delta:
+        return tallygate.dead_letters(file, settings=settings)
+    with own_session(file, settings, "dead letters") as (pipeline, spark):
+        return tallygate.dead_letters(pipeline, settings=settings, spark=spark)
 
 
 @app.command("show")
@@ -98,6 +120,14 @@ def replay(
     print(f"{done.count} dead letters of {topic!r} were put back.")
     if done.left:
         print(f"{done.left} name topics that --into does not, and stay.")
+
+
+def _origin(letter: "DeadLetter") -> dict[str, Any]:
+    return {
+        "from": letter.coordinates,
+        "time": letter.time and letter.time.isoformat(),
+        "cause": letter.cause,
+    }
 
 
 def _row(letter: "DeadLetter") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`tallygate doctor`, `config`, `jars`, `demo`: this machine and its settings."""
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,8 +77,8 @@ def fetch(
 
     settings = resolve_settings(sets=sets)
     known = all_sets()
-    if again is not None and again not in known:
-        raise ConfigError(f"there is no set of jars {again!r}; there are {' and '.join(known)}.")
+    if again is not None:
+        _check_sets([again], known)
     with progress_display() as progress, ThreadPoolExecutor() as pool:
         fetched = {
             name: pool.submit(jar_paths, name, settings, progress, again=again == name)
@@ -89,6 +90,31 @@ def fetch(
         print(f"{name}: {count} jars in {known[name].folder(settings)}")
     for said in classes:
         print(f"classes: {said}")
+
+
+@jars.command()
+def paths(
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SET…]", help="The sets, as `spark delta`; by default spark."),
+    ] = None,
+    sets: Set = None,
+) -> None:
+    """Print the jars of sets with commas between them, as spark-submit takes them by `--jars`;
+    what is not in the cache yet is fetched."""
+    from tallygate.jvm.jars import all_sets, jar_paths
+
+    settings, wanted = resolve_settings(sets=sets), which or ["spark"]
+    _check_sets(wanted, all_sets())
+    with progress_display() as progress:
+        found = [path for name in wanted for path in jar_paths(name, settings, progress)]
+    print(",".join({path.name: str(path) for path in found}.values()))
+
+
+def _check_sets(names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no set of jars {name!r}; there are {' and '.join(known)}.")
 
 
 def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
@@ -103,7 +129,7 @@ def _kept(name: str, settings: "Settings", progress: "Progress") -> str:
 
 @jars.command("list")
 def list_(output: Output = Format.table, sets: Set = None) -> None:
-    """List the sets of jars, what they are made of and whether they are in the cache."""
+    """List the sets of jars: what they are made of, whether they are in the cache, and where."""
     from tallygate.jvm.jars import all_sets
 
     settings = resolve_settings(sets=sets)
@@ -111,11 +137,17 @@ def list_(output: Output = Format.table, sets: Set = None) -> None:
         {
             "set": name,
             "cached": jar_set.is_cached(settings),
+            "folder": str(jar_set.folder(settings)),
             "coordinates": [str(coordinate) for coordinate in jar_set.coordinates],
         }
         for name, jar_set in all_sets().items()
     ]
-    columns = {"set": "set", "cached": "in the cache", "coordinates": "coordinates"}
+    columns = {
+        "set": "set",
+        "cached": "in the cache",
+        "folder": "folder",
+        "coordinates": "coordinates",
+    }
     show(rows, output, lambda: show_table(rows, columns))
 
 

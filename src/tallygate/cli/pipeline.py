@@ -14,10 +14,11 @@ import typer
 
 from tallygate.cli.options import resolve_connection, with_settings
 from tallygate.cli.own_session import own_session
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, DeadLettersError
 from tallygate.printable import printable
 
 if TYPE_CHECKING:
+    from tallygate.engine.pipeline import Pipeline
     from tallygate.engine.progress import Progress
     from tallygate.settings import Settings
 
@@ -105,13 +106,28 @@ def run(
         )
     if json_:
         _event("end", outcome=done.outcome, batches=done.batches, rows=done.rows, late=done.late)
-        return
-    print(
-        f"{pipeline.name}: {done.outcome}; {done.batches} batches, {done.records:,} records, "
-        f"{done.rows:,} rows, {done.letters:,} dead letters in {done.seconds:.1f} s."
+    else:
+        print(
+            f"{pipeline.name}: {done.outcome}; {done.batches} batches, {done.records:,} records, "
+            f"{done.rows:,} rows, {done.letters:,} dead letters in {done.seconds:.1f} s."
+        )
+        if done.late:
+            late = f"{done.late:,} rows came after the watermark had passed them"
+            print(f"{late}; no result has them.")
+    if until is Until.available and done.only_dead_letters:
+        raise _no_row(pipeline, file, done.new_letters)
+
+
+def _no_row(pipeline: "Pipeline", file: Path, letters: int) -> DeadLettersError:
+    lists = pipeline.lists_letters
+    shown = f"`{lists}` shows why" if lists else "the state folder keeps them with their causes"
+    again = f"`tallygate rebuild {file}` reads them again"
+    if pipeline.sink.is_topic or not pipeline.sink.keeps_ledger:
+        again = "a pipeline of another name reads them again"
+    return DeadLettersError(
+        f"{pipeline.name} wrote no row: the {letters:,} records that it read are dead letters, and "
+        f"{shown}. Correct the schema or the transform; then {again}."
     )
-    if done.late:
-        print(f"{done.late:,} rows came after the watermark had passed them; no result has them.")
 
 
 @with_settings

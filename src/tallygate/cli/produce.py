@@ -18,11 +18,14 @@ from tallygate.cli.options import (
 from tallygate.cli.output import Format, progress_display, show
 from tallygate.errors import ConfigError, TallygateError, TopicError
 from tallygate.gc_tuning import collect_seldom
+from tallygate.printable import printable
 from tallygate.units import duration_ms, human_size
 
 if TYPE_CHECKING:
     from tallygate.kafka.connection import Connection
+    from tallygate.kafka.csv_cells import Cells
     from tallygate.kafka.load import Load, LoadSummary
+    from tallygate.kafka.record_files import FileFormat
     from tallygate.kafka.record_template import RecordTemplate
     from tallygate.settings import Settings
 
@@ -66,6 +69,23 @@ def produce(
     format: Annotated[
         InputFormat, typer.Option(help="The file's format; auto goes by the name's ending.")
     ] = InputFormat.auto,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPES",
+            help="Types of columns of CSV, `id long, amount double`: long, double, boolean, "
+            "string. Those of others are guessed from the first rows.",
+        ),
+    ] = None,
+    as_text: Annotated[
+        bool, typer.Option("--as-text", help="Leave each cell of CSV the text that it is.")
+    ] = False,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Cells of CSV that are null, as `NA`; empty ones are anyway."
+        ),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="A field, `user.id`, or a template, `{account}-{region}`.")
     ] = None,
@@ -151,6 +171,7 @@ def produce(
         file=file,
         kind=kind,
         template=_template(key, header, timestamp, partition, partitioner),
+        cells=_cells(kind, schema, null, as_text=as_text),
         encode=_encode(avro_schema),
         rate=rate,
         transaction_size=transaction_size if transactional else None,
@@ -169,6 +190,7 @@ def produce(
         )
     )
     connection = resolve_connection(settings)
+    _say_types(what)
     _check_topics(what, connection, settings, create)
     with _summary(output) as progress:
         progress(load(what, connection, progress))
@@ -198,6 +220,32 @@ def _template(
         partition=partition,
         partitioner=chosen,
     )
+
+
+def _cells(
+    kind: "FileFormat", schema: str | None, null: list[str] | None, *, as_text: bool
+) -> "Cells":
+    from tallygate.kafka.csv_cells import Cells, parse_types
+
+    if kind.value != "csv" and (schema or null or as_text):
+        raise ConfigError(
+            f"--schema, --null and --as-text are for the cells of CSV, and this is {kind.value}; "
+            "say --format csv if it is not."
+        )
+    if as_text and (schema or null):
+        raise ConfigError(
+            "--as-text leaves all cells as they are; it excludes --schema and --null."
+        )
+    named = parse_types(schema) if schema is not None else {}
+    return Cells(as_text=as_text, named=named, nulls=frozenset(null or ()))
+
+
+def _say_types(what: "Load") -> None:
+    from tallygate.kafka.record_files import notes_on_cells
+
+    if what.kind.value == "csv" and what.file != "-":
+        for note in notes_on_cells(what.file, what.cells):
+            print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def _encode(avro_schema: str | None) -> Any:

@@ -2,12 +2,23 @@
 
 import base64
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["CUT", "MARKER", "MOST_KEPT", "ROW", "Coordinates", "Letter", "letter_of"]
+__all__ = [
+    "CUT",
+    "MARKER",
+    "MOST_KEPT",
+    "ROW",
+    "Coordinates",
+    "Letter",
+    "first_distinct",
+    "letter_of",
+]
 
 MARKER = "tallygate.replayed"
 """The header of a marker in a topic of dead letters: it names the letter that was put back."""
@@ -22,6 +33,8 @@ MOST_KEPT = 8 << 20
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 _CONTENT = ("key", "value")
+LOOKED_AT = 1000
+"""How many causes are looked at for some that differ."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,16 @@ class Letter:
             elif fields[name] is not None:
                 fields[name] = fields[name].encode()
         return cls(**fields)
+
+
+def first_distinct(causes: Iterable[str], most: int) -> list[str]:
+    """The first causes that differ, of those that come first."""
+    found: dict[str, None] = {}
+    for cause in islice(causes, LOOKED_AT):
+        found.setdefault(cause)
+        if len(found) == most:
+            break
+    return list(found)
 
 
 def letter_of(raw: pa.RecordBatch, index: int, cause: str, *, is_row: bool = False) -> Letter:

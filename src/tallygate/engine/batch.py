@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from tallygate.core.ledger import Claim, LedgerState, Remember
 from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
 from tallygate.engine.lateness import WATERMARK
-from tallygate.engine.progress import Progress, SparkReports
+from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
 from tallygate.engine.read_path import BatchReader
 from tallygate.engine.run_request import RunRequest
 from tallygate.errors import InputError, UnreachableError
@@ -40,6 +40,9 @@ __all__ = ["BatchEngine", "StopRequested"]
 
 T = TypeVar("T")
 PATIENCE = 60.0
+CAUSES = 3
+"""How many causes of dead letters a note names."""
+LONGEST_CAUSE = 200
 LOOK_EVERY = 1.0
 """How old what is known of the topics may be, in seconds, when a batch is written."""
 
@@ -67,10 +70,12 @@ class BatchEngine:
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
+    at_start: AtStart = field(default_factory=AtStart)
     last: Progress | None = None
     reports: SparkReports = field(default_factory=SparkReports)
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
+    _said_why: bool = False
     _looked: float = -math.inf
     _known_topics: set[str] = field(default_factory=set)
 
@@ -139,7 +144,12 @@ class BatchEngine:
         if self.mirror is not None:
             self.mirror({at: end for at, end in positions.items() if is_topic(at[0])})
         records = count(ranges)
-        self._patiently(batch, lambda: self._check_letters(records))
+        before = self.letters
+        self.letters = self._patiently(batch, self.target.letter_count)
+        new = self.letters - before
+        if only_dead_letters(records=records, rows=written.rows, letters=new):
+            self._patiently(batch, lambda: self._say_why(batch, ranges, new))
+        self._check_letters(records, new)
         self.last = Progress(
             batch=batch,
             records=records,
@@ -147,6 +157,7 @@ class BatchEngine:
             seconds=time.perf_counter() - started,
             positions=positions,
             letters=self.letters,
+            new_letters=new,
             lag=self.reports.lag(positions),
             state=self.reports.state(),
         )
@@ -193,11 +204,21 @@ class BatchEngine:
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
 
-    def _check_letters(self, records: int) -> None:
+    def _say_why(self, batch: int, ranges: Sequence[Range], new: int) -> None:
+        """Say once in a run that a batch gave dead letters alone, and what is wrong with them."""
+        if self._said_why:
+            return
+        causes = self.target.first_causes(ranges, CAUSES)
+        said = f": {'; '.join(each[:LONGEST_CAUSE] for each in causes)}" if causes else ""
+        lists = f" `{self.request.lists_letters}` lists them." if self.request.lists_letters else ""
+        self.request.note(
+            f"batch {batch} gave no row, since its {new:,} records are dead letters{said}.{lists}"
+        )
+        self._said_why = True
+
+    def _check_letters(self, records: int, new: int) -> None:
         """Too many dead letters stop the pipeline; the batch stays, and so do they."""
-        before, self.letters = self.letters, self.target.letter_count()
         limit, share = self.request.limits.limit, self.request.limits.share
-        new = self.letters - before
         kept = "they are kept with their causes among the dead letters"
         if limit is not None and self.letters > limit:
             raise InputError(

@@ -1,14 +1,15 @@
 """Which target a pipeline names, which brokers its source, and what is kept on this machine."""
 
+import contextlib
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tallygate.core.offsets import OTHER_SOURCE
 from tallygate.endpoints import running_connection, running_dsn, stack_folder
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, StackError
 from tallygate.kafka.connection import Connection
-from tallygate.settings import Settings
+from tallygate.settings import RUNS, Settings
 from tallygate.spark.session import check_delta
 from tallygate.spec import (
     Console,
@@ -30,7 +31,15 @@ from tallygate.targets.parquet.target import ParquetTarget
 from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.targets.unmanaged import unmanaged_target
 
-__all__ = ["connection_at", "home_of", "read_topics", "source_connection", "target_of"]
+__all__ = [
+    "connection_at",
+    "home_of",
+    "read_topics",
+    "runs_of",
+    "runs_on",
+    "source_connection",
+    "target_of",
+]
 
 
 def target_of(
@@ -42,8 +51,10 @@ def target_of(
     topics: tuple[str, ...],
     spark: SparkSession,
     settings: Settings,
+    runs: Path | None = None,
 ) -> Target:
-    """The target that a pipeline names: the one place that looks at the kind of a sink for it."""
+    """The target that a pipeline names: the one place that looks at the kind of a sink for it.
+    `runs` is where runs are noted that belong to a stack, if their store keeps no heartbeats."""
     if isinstance(sink, Postgres):
         dsn = sink.dsn or running_dsn(settings)
         return PostgresTarget(
@@ -64,15 +75,16 @@ def target_of(
             topics=topics,
             lanes=int(spark.conf.get("spark.sql.shuffle.partitions") or 1),
             settings=settings,
+            runs=runs,
         )
     if isinstance(sink, Delta):
         check_delta(spark, settings)
-        return DeltaTarget(sink, pipeline=name, spark=spark, settings=settings)
+        return DeltaTarget(sink, pipeline=name, spark=spark, settings=settings, runs=runs)
     if isinstance(sink, Parquet):
-        return ParquetTarget(sink, pipeline=name, settings=settings)
+        return ParquetTarget(sink, pipeline=name, settings=settings, runs=runs)
     if isinstance(sink, Console | Memory | Foreach):
         return unmanaged_target(
-            sink, pipeline=name, delivery=delivery, spark=spark, settings=settings
+            sink, pipeline=name, delivery=delivery, spark=spark, settings=settings, runs=runs
         )
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
 
@@ -112,6 +124,20 @@ def home_of(spec: PipelineSpec, settings: Settings) -> Path:
     if not local:
         return settings.state_dir
     return stack_folder(settings)
+
+
+def runs_of(spec: PipelineSpec, settings: Settings) -> Path:
+    """Where its runs are noted, if its store keeps no heartbeats."""
+    return home_of(spec, settings) / RUNS
+
+
+def runs_on(connection: Connection, settings: Settings) -> Path:
+    """The same, for a job that names its brokers itself: they may be those of the local stack."""
+    with contextlib.suppress(StackError):
+        local = running_connection(settings).bootstrap_servers.split(",")
+        if not settings.names_cluster and {*connection.bootstrap_servers.split(",")} <= {*local}:
+            return stack_folder(settings) / RUNS
+    return settings.runs_dir
 
 
 def read_topics(spec: PipelineSpec) -> tuple[str, ...]:

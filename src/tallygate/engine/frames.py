@@ -24,7 +24,7 @@ from tallygate.core.blocks import decoded as decoded_block
 from tallygate.core.decoding import COORDINATES, METADATA, Decoder
 from tallygate.core.offsets import Range
 from tallygate.engine.lateness import Lateness
-from tallygate.engine.schema import check_sample, declared
+from tallygate.engine.schema import check_sample, declared, refuse_header
 from tallygate.errors import ConfigError, UnreachableError
 from tallygate.gc_tuning import collect_seldom
 from tallygate.kafka.connection import Connection
@@ -85,6 +85,7 @@ def other_stream(
     if ":/" not in source.folder and not Path(source.folder).is_dir():
         raise ConfigError(f"{where('folder')}: {source.folder!r} is not a folder.")
     reader = _of_files(reader, source, where)
+    _refuse_header(spark, source, where)
     # Spark passes files over that are a week older than the newest: nothing is skipped in silence.
     reader = reader.option("maxFileAge", "36500d")
     if source.max_files is not None:
@@ -95,7 +96,14 @@ def other_stream(
 def check_files(spark: SparkSession, source: Files, where: Where) -> None:
     """Raise if files that are there already do not fit the schema."""
     rows = _of_files(spark.read, source, where).load(source.folder)
+    _refuse_header(spark, source, where)
     check_sample(rows, where("schema"))
+
+
+def _refuse_header(spark: SparkSession, source: Files, where: Where) -> None:
+    if source.format == "csv":
+        schema = declared(source.schema_ or "", where("schema"))
+        refuse_header(spark, source.folder, schema, source.options, where("schema"))
 
 
 def _of_files(reader: Reader, source: Files, where: Where) -> Reader:

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from tallygate.engine.schema import check_sample, declared
+from tallygate.engine.schema import check_sample, declared, refuse_header
 from tallygate.errors import ConfigError
 from tallygate.postgres.connect import connect, jdbc
 from tallygate.spark.checkpoint import Checkpoint
@@ -203,11 +203,18 @@ class Statics:
             reader = self.spark.read.options(**side.options)
             if side.schema_ is not None:
                 reader = reader.schema(side.schema_)
+                self._refuse_header(name, side)
             if side.format in ("csv", "json"):
                 reader = reader.option("mode", "FAILFAST")
             return reader.format(side.format).load(str(side.file))
         except PySparkException as error:
             raise self._unreadable(name, error) from None
+
+    def _refuse_header(self, name: str, side: Static) -> None:
+        if side.format == "csv" and side.file is not None:
+            where = self.where("static", name, "schema")
+            schema = self._reader_schema(name, side)
+            refuse_header(self.spark, side.file, schema, side.options, where)
 
     def _unreadable(self, name: str, error: Exception) -> ConfigError:
         return ConfigError(f"{self.where('static', name)} cannot be read: {reason(error)}.")

@@ -1,5 +1,6 @@
 """Pipelines as users run them: a `Pipeline`, or `write_stream` for a Spark job that exists."""
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -15,6 +16,8 @@ from tallygate.engine.factory import (
     connection_at,
     home_of,
     read_topics,
+    runs_of,
+    runs_on,
     source_connection,
     target_of,
 )
@@ -184,6 +187,7 @@ class Pipeline(PipelineSpec):
                 topics=read_topics(self),
                 spark=spark,
                 settings=settings,
+                runs=runs_of(self, settings),
             ),
             checkpoint=path,
             connection=connection,
@@ -199,8 +203,16 @@ class Pipeline(PipelineSpec):
             ready=lambda: statics.check(Checkpoint(spark, path)),
             stale=lambda: statics.changed(Checkpoint(spark, path)),
             shuffle_partitions=int(asked) if asked else None,
+            lists_letters=self.lists_letters,
             where=self.where("transform"),
         )
+
+    @property
+    def lists_letters(self) -> str:
+        """The command that lists its dead letters; none if there is no file that says where."""
+        if self._file is None or not self.sink.keeps_ledger:
+            return ""
+        return f"tallygate dead-letters list {shlex.quote(str(self._file))}"
 
     @property
     def _raw(self) -> Kafka | None:
@@ -332,6 +344,7 @@ def write_stream(
             topics=(),
             spark=frame.sparkSession,
             settings=settings,
+            runs=runs_on(connection, settings),
         ),
         checkpoint=checkpoint,
         connection=connection,

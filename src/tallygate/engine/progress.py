@@ -8,7 +8,35 @@ from typing import Any
 from tallygate.core.offsets import TopicPartition
 from tallygate.targets.base import Written
 
-__all__ = ["Progress", "SparkReports"]
+__all__ = ["AtStart", "Progress", "SparkReports", "by_name", "only_dead_letters"]
+
+
+def only_dead_letters(*, records: int, rows: int, letters: int) -> bool:
+    """Whether nothing but dead letters came of so many offsets. Some of these may hold the marks
+    that end transactions, but each of them ends a record at least."""
+    return rows == 0 and 0 < records <= 2 * letters
+
+
+@dataclass(frozen=True)
+class AtStart:
+    """What is known of a run before its first batch."""
+
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def said(self, letters: int) -> dict[str, Any]:
+        """As a heartbeat says it; nothing if the ledger holds no position whose end is known."""
+        if not self.lag:
+            return {}
+        return {
+            "letters": letters,
+            "lag": by_name(self.lag),
+            "positions": by_name(self.positions),
+        }
+
+
+def by_name(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+    return {f"{topic}/{number}": offset for (topic, number), offset in offsets.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +49,9 @@ class Progress:
     seconds: float
     positions: Mapping[TopicPartition, int]
     letters: int
+    """The pipeline's dead letters so far."""
+    new_letters: int = 0
+    """Those that came with this batch."""
     lag: Mapping[TopicPartition, int]
     """Offsets behind, by what Spark heard from Kafka before the batch."""
     state: Mapping[str, Any] = field(default_factory=dict)

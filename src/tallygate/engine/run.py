@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.engine.batch import BatchEngine, StopRequested
-from tallygate.engine.progress import Progress
+from tallygate.engine.progress import Progress, by_name, only_dead_letters
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.start import start
 from tallygate.errors import (
@@ -42,19 +42,27 @@ class Summary:
     letters: int
     seconds: float
     outcome: str
+    new_letters: int = 0
+    """Of `letters`, which are all that the pipeline has, those of this run."""
     late: int = 0
     """Rows that the watermark had overtaken: they are in no result."""
+
+    @property
+    def only_dead_letters(self) -> bool:
+        """Whether nothing but dead letters came of what was read."""
+        return only_dead_letters(records=self.records, rows=self.rows, letters=self.new_letters)
 
 
 class Counts:
     def __init__(self) -> None:
-        self.batches = self.records = self.rows = self.letters = 0
+        self.batches = self.records = self.rows = self.letters = self.new_letters = 0
 
     def add(self, progress: Progress) -> None:
         self.batches += 1
         self.records += progress.records
         self.rows += progress.written.rows
         self.letters = progress.letters
+        self.new_letters += progress.new_letters
 
 
 def run_query(request: RunRequest, spark: SparkSession, counts: Counts) -> Summary:
@@ -104,6 +112,7 @@ def run_query(request: RunRequest, spark: SparkSession, counts: Counts) -> Summa
         letters=counts.letters,
         seconds=took,
         outcome=outcome,
+        new_letters=counts.new_letters,
         late=engine.reports.late,
     )
 
@@ -206,7 +215,7 @@ class Heart:
     def progress(self) -> dict[str, Any]:
         last = self._engine.last
         if last is None:
-            return {}
+            return self._engine.at_start.said(self._engine.letters)
         return {
             "batch": last.batch,
             "strategy": last.written.strategy,
@@ -215,7 +224,7 @@ class Heart:
             "seconds": round(last.seconds, 3),
             "parts": {name: round(value, 3) for name, value in last.written.seconds.items()},
             "letters": last.letters,
-            "lag": {f"{topic}/{n}": behind for (topic, n), behind in last.lag.items()},
-            "positions": {f"{topic}/{n}": at for (topic, n), at in last.positions.items()},
+            "lag": by_name(last.lag),
+            "positions": by_name(last.positions),
             "state": self._engine.reports.state(),
         }

@@ -50,6 +50,8 @@ class RunRequest:
     """As many as the user asks for; None leaves the choice."""
     instead: str = "use mode upsert with the groups as the key"
     """What to do with groups that cannot be appended, for messages."""
+    lists_letters: str = ""
+    """The command that lists the dead letters, if there is one."""
     where: str = "the transform"
     """What the transform is called in messages."""
 

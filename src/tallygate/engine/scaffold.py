@@ -1,8 +1,10 @@
 """A first pipeline for a topic: the schema is guessed from a sample of its records."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -14,6 +16,20 @@ from tallygate.quoting import backticked
 __all__ = ["infer_schema", "new_pipeline"]
 
 SAMPLE = 1000
+
+_Type: TypeAlias = "str | list[_Type] | dict[str, _Type] | None"
+"""A simple type, the one of a list's members, those of an object's, or not known from a null."""
+
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?P<clock>[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_WIDER = (
+    ({"long", "double"}, "double"),
+    ({"date", "timestamp"}, "timestamp"),
+    ({"date", "timestamp", "string"}, "string"),
+)
+"""Types of which the last holds each of the first."""
 
 
 def new_pipeline(
@@ -55,8 +71,8 @@ def _sample(topic: str, connection: Connection) -> list[bytes | None]:
 
 
 def infer_schema(rows: Iterable[Any]) -> str:
-    """The fields of some rows, as in SQL: `id long, name string`."""
-    fields: dict[str, str | None] = {}
+    """The fields of some rows, as in SQL: `id long, at timestamp, name string`."""
+    fields: dict[str, _Type] = {}
     for row in rows:
         if not isinstance(row, dict):
             raise InputError(f"{row!r:.60} is not a JSON object")
@@ -64,10 +80,10 @@ def infer_schema(rows: Iterable[Any]) -> str:
             fields[name] = _wider(fields.get(name), _type(value), name)
     if not fields:
         raise InputError("the records have no fields")
-    return ", ".join(f"{_quoted(name)} {type_ or 'string'}" for name, type_ in fields.items())
+    return ", ".join(f"{_quoted(name)} {_said(type_)}" for name, type_ in fields.items())
 
 
-def _type(value: Any) -> str | None:
+def _type(value: Any) -> _Type:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -77,23 +93,51 @@ def _type(value: Any) -> str | None:
     if isinstance(value, float):
         return "double"
     if isinstance(value, list):
-        inner = None
+        inner: _Type = None
         for each in value:
             inner = _wider(inner, _type(each), "a list's member")
-        return f"array<{inner or 'string'}>"
+        return [inner]
     if isinstance(value, dict):
-        members = ", ".join(f"{_quoted(k)}: {_type(v) or 'string'}" for k, v in value.items())
-        return f"struct<{members}>"
-    return "string"
+        return {name: _type(each) for name, each in value.items()}
+    return _type_of_text(value)
 
 
-def _wider(one: str | None, other: str | None, name: str) -> str | None:
+def _type_of_text(text: str) -> str:
+    """A time if it is one as in ISO 8601, and Spark can keep all of it."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return "string"
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return "string"
+    return "timestamp" if match["clock"] else "date"
+
+
+def _wider(one: _Type, other: _Type, name: str) -> _Type:
     """A type that holds both."""
     if one is None or other is None or one == other:
-        return one or other
-    if {one, other} == {"long", "double"}:
-        return "double"
-    raise InputError(f"{name} is {one} in one record and {other} in another")
+        return one if other is None else other
+    if isinstance(one, list) and isinstance(other, list):
+        return [_wider(one[0], other[0], name)]
+    if isinstance(one, dict) and isinstance(other, dict):
+        members = {**one, **other}
+        return {each: _wider(one.get(each), other.get(each), f"{name}.{each}") for each in members}
+    if isinstance(one, str) and isinstance(other, str):
+        for together, holds_both in _WIDER:
+            if {one, other} <= together:
+                return holds_both
+    raise InputError(f"{name} is {_said(one)} in one record and {_said(other)} in another")
+
+
+def _said(type_: _Type) -> str:
+    """A type as in SQL."""
+    if isinstance(type_, list):
+        return f"array<{_said(type_[0])}>"
+    if isinstance(type_, dict):
+        members = ", ".join(f"{_quoted(name)}: {_said(each)}" for name, each in type_.items())
+        return f"struct<{members}>"
+    return type_ or "string"
 
 
 def _quoted(name: str) -> str:

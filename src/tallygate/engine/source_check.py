@@ -4,22 +4,23 @@ which must stay as they are while a query runs."""
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import IsolationLevel, TopicCollection
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.core.ledger import LedgerState
-from tallygate.core.offsets import is_topic
+from tallygate.core.offsets import TopicPartition, is_topic
 from tallygate.core.start import refuse_other_topic
 from tallygate.core.start_facts import SourceState
 from tallygate.engine.run_request import RunRequest
-from tallygate.errors import TopicError
+from tallygate.errors import TallygateError, TopicError
 from tallygate.kafka import clients
+from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.topics import Topics
 from tallygate.spark.plan import Plan, topics_read
 
-__all__ = ["TopicIds", "source_state"]
+__all__ = ["TopicIds", "lag_of", "source_state"]
 
 ANSWER_TIMEOUT = 10.0
 
@@ -77,3 +78,20 @@ def source_state(request: RunRequest, ledger: LedgerState | None, plan: Plan) ->
         earliest=list_offsets(partitions, first, connection),
         read=frozenset(read),
     )
+
+
+def lag_of(
+    positions: Mapping[TopicPartition, int], connection: Connection | None
+) -> dict[TopicPartition, int]:
+    """How far positions are behind the ends of their partitions, of those that are there; empty if
+    Kafka cannot say: no run depends on it."""
+    if connection is None or not positions:
+        return {}
+    try:
+        counts = Topics(connection).partition_counts()
+        there = [at for at in positions if at[1] < counts.get(at[0], 0)]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = list_offsets(there, latest, connection, IsolationLevel.READ_COMMITTED)
+    except TallygateError:
+        return {}
+    return {at: max(0, end - positions[at]) for at, end in ends.items()}

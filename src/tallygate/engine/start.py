@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.core.ledger import Claim, LedgerState, Lose, Retarget
+from tallygate.core.offsets import is_topic
 from tallygate.core.start import ADOPTED, SHUFFLE_PARTITIONS, decide_start, refuse_source
 from tallygate.core.start_facts import (
     CheckpointState,
@@ -24,8 +25,9 @@ from tallygate.core.start_facts import (
     StartPolicy,
 )
 from tallygate.engine.batch import BatchEngine
+from tallygate.engine.progress import AtStart
 from tallygate.engine.run_request import RunRequest
-from tallygate.engine.source_check import TopicIds, source_state
+from tallygate.engine.source_check import TopicIds, lag_of, source_state
 from tallygate.errors import ConfigError
 from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
@@ -115,6 +117,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             topic_ids=TopicIds(request, ledger),
             mirror=_mirror(request),
             letters=target.letter_count(),
+            at_start=_at_start(decision, request, ledger),
             diagnose=facts.diagnose,
         )
         return _start_query(engine, spark), engine
@@ -235,6 +238,13 @@ def _carry_out(
         request.note("reading goes on from the ledger")
     if decision.adopt is not None:
         checkpoint.replace(ADOPTED, str(decision.adopt))
+
+
+def _at_start(decision: Resume | Seed, request: RunRequest, ledger: LedgerState | None) -> AtStart:
+    held = {} if ledger is None else dict(ledger.positions)
+    held |= {each.topic_partition: each.until for each in decision.lost}
+    positions = {at: offset for at, offset in held.items() if is_topic(at[0])}
+    return AtStart(positions, lag_of(positions, request.connection))
 
 
 def _plan_of_run(request: RunRequest, claim: Claim, checkpoint: Checkpoint, first: Plan) -> Plan:

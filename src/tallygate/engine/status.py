@@ -1,19 +1,19 @@
 """Every pipeline of the store and of this machine, as their runs' heartbeats tell it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, overload
 
 import psycopg
 
-from tallygate.endpoints import running_dsn
+from tallygate.endpoints import running_dsn, stack_folder
 from tallygate.errors import ConfigError, StackError
 from tallygate.postgres.connect import connect
 from tallygate.postgres.tables import upgrade
-from tallygate.settings import Settings, nearest
-from tallygate.targets.local_run import local_runs
+from tallygate.settings import RUNS, Settings, nearest
+from tallygate.targets.local_run import LocalRun, local_runs
 
 __all__ = ["PipelineStatus", "local_pipelines", "request_stop", "status"]
 
@@ -82,7 +82,7 @@ def _pipelines(settings: Settings) -> dict[str, PipelineStatus]:
 def local_pipelines(settings: Settings) -> list[PipelineStatus]:
     """Those that ran here into stores that keep no heartbeats."""
     found = []
-    for run in local_runs(settings.runs_dir):
+    for run in _runs_here(settings):
         held = run.read()
         started, beaten = held.pop("started_at"), held.pop("heartbeat_at")
         progress, outcome = held["progress"], held["outcome"]
@@ -98,6 +98,12 @@ def local_pipelines(settings: Settings) -> list[PipelineStatus]:
             )
         )
     return found
+
+
+def _runs_here(settings: Settings) -> Iterator[LocalRun]:
+    """Those that belong to the stack that the settings name, and those that belong to none."""
+    yield from local_runs(settings.runs_dir)
+    yield from local_runs(stack_folder(settings) / RUNS)
 
 
 def _stored(dsn: str, timeout: float) -> list[PipelineStatus]:
@@ -125,10 +131,11 @@ def request_stop(name: str, settings: Settings) -> int:
     found = status(name, settings=settings)
     if found.state != "running":
         raise ConfigError(f"pipeline {name!r} is not running: its last run is {found.state}.")
-    here = {run.pipeline: run for run in local_runs(settings.runs_dir)}
-    if name in here and here[name].read()["target"] == found.target:
-        here[name].ask_to_stop()
-        return found.run
+    for run in _runs_here(settings):
+        held = run.read()
+        if (run.pipeline, held["target"], held["pid"]) == (name, found.target, found.pid):
+            run.ask_to_stop()
+            return found.run
     with connect(running_dsn(settings), timeout=settings.timeout, autocommit=True) as connection:
         connection.execute(
             "UPDATE tallygate.runs SET stop_requested = true WHERE pipeline = %s AND epoch = %s",

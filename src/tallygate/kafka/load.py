@@ -30,6 +30,7 @@ from confluent_kafka.admin import OffsetSpec
 from tallygate.errors import ConfigError, DeliveryError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.csv_cells import Cells
 from tallygate.kafka.producer import abort, commit
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.record_files import BadRow, Chunk, FileFormat, Position, read_chunks
@@ -51,6 +52,8 @@ class Load:
     file: str
     kind: FileFormat
     template: RecordTemplate = field(default_factory=RecordTemplate)
+    cells: Cells = field(default_factory=Cells)
+    """What the cells of a CSV file become."""
     encode: Callable[[Any], bytes] | None = None
     """Makes the value from the row's fields; without it a row is its text or its JSON."""
     properties: dict[str, Any] = field(default_factory=dict)
@@ -150,6 +153,7 @@ class _Loader:
             start=start,
             rows=rows,
             want_fields=self.what.template.needs_fields or self.what.encode is not None,
+            cells=self.what.cells,
         ):
             yield chunk
             self._keep_pace(len(chunk.values))

@@ -12,18 +12,20 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import orjson
 
 from tallygate.errors import InputError
 from tallygate.extras import extra_module
+from tallygate.kafka.csv_cells import SAMPLE, Cells
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,7 @@ __all__ = [
     "Position",
     "dump_json",
     "guess_format",
+    "notes_on_cells",
     "plain",
     "read_chunks",
 ]
@@ -61,6 +64,7 @@ class Position:
 
 
 START = Position()
+GUESSED = Cells()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +104,29 @@ def read_chunks(
     start: Position = START,
     rows: int = 10_000,
     want_fields: bool = False,
+    cells: Cells = GUESSED,
 ) -> Iterator[Chunk]:
-    """The records of a file (`-` is standard input) from `start`, at most `rows` a chunk."""
+    """The records of a file (`-` is standard input) from `start`, at most `rows` a chunk; `cells`
+    says what the cells of CSV become."""
     try:
         with _opened(name) as file:
-            yield from _READERS[kind](file, start, rows, want_fields)
+            if kind is FileFormat.csv:
+                yield from _csv(file, start, rows, cells)
+            else:
+                yield from _READERS[kind](file, start, rows, want_fields)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{name} cannot be read: {reason}.") from error
+
+
+def notes_on_cells(name: str, cells: Cells) -> list[str]:
+    """What a user may want to know of the types that the cells of a CSV file get."""
+    try:
+        with _opened(name) as file, _rows_of_text(file) as reader:
+            sample = filter(_is_whole, islice(reader, SAMPLE))
+            return cells.notes(reader.fieldnames or (), sample)
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return []  # reading it as a whole says it better
 
 
 def dump_json(value: Any) -> bytes:
@@ -196,20 +215,34 @@ def _careful_json(lines: list[bytes], first: int, end: Position, want_fields: bo
     return Chunk(numbers, values, fields if want_fields else None, end, bad)
 
 
-def _csv(file: BinaryIO, start: Position, rows: int, want_fields: bool) -> Iterator[Chunk]:
-    """Rows as JSON objects of text, by the names in the first row."""
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    reader = csv.DictReader(text, strict=True)
+def _csv(file: BinaryIO, start: Position, rows: int, cells: Cells) -> Iterator[Chunk]:
+    """Rows as JSON objects, by the names in the first row. What the types are guessed from is
+    always the beginning of the file, so that a load that goes on elsewhere finds the same."""
+    with _rows_of_text(file) as reader:
+        sample = list(islice(reader, 0 if cells.as_text else SAMPLE))
+        columns = reader.fieldnames or ()
+        convert = cells.converter(columns, filter(_is_whole, sample))
 
-    def good_or_bad() -> Iterator[_Row]:
-        for row in reader:
-            if None in row or None in row.values():
-                yield row, f"does not have {len(reader.fieldnames or ())} columns"
-            else:
-                yield row, None
+        def good_or_bad() -> Iterator[_Row]:
+            for row in chain(sample, reader):
+                if _is_whole(row):
+                    yield convert(row)
+                else:
+                    yield row, f"does not have {len(columns)} columns"
 
-    try:
         yield from _numbered(good_or_bad(), start, rows)
+
+
+def _is_whole(row: Mapping[Any, Any]) -> TypeGuard[Mapping[str, str]]:
+    """Whether a row has as many cells as the first one."""
+    return None not in row and None not in row.values()
+
+
+@contextmanager
+def _rows_of_text(file: BinaryIO) -> "Iterator[csv.DictReader[str]]":
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        yield csv.DictReader(text, strict=True)
     finally:
         text.detach()
 
@@ -294,7 +327,6 @@ def _numbered(source: Iterator[_Row], start: Position, rows: int) -> Iterator[Ch
 _READERS: Mapping[FileFormat, Callable[[BinaryIO, Position, int, bool], Iterator[Chunk]]] = {
     FileFormat.lines: _lines,
     FileFormat.json: _json_lines,
-    FileFormat.csv: _csv,
     FileFormat.parquet: _parquet,
     FileFormat.avro: _avro,
 }

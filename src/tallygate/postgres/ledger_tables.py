@@ -26,6 +26,7 @@ __all__ = [
     "BatchRecord",
     "are_there",
     "beat",
+    "causes_in",
     "check_claim",
     "end_run",
     "finish",
@@ -305,6 +306,21 @@ def letter_count(connection: Transaction, pipeline: str) -> int:
         "SELECT count(*) FROM tallygate.dead_letters WHERE pipeline = $1", pipeline
     )
     return int(found[0][0])
+
+
+def causes_in(connection: Transaction, pipeline: str, ranges: Iterable[Range]) -> Iterator[str]:
+    """Why the first records of each range are dead letters."""
+    for each in ranges:
+        found = connection.rows(
+            "SELECT cause FROM tallygate.dead_letters WHERE pipeline = $1 AND topic = $2 "
+            'AND partition = $3 AND "offset" >= $4 AND "offset" < $5 ORDER BY "offset" LIMIT 100',
+            pipeline,
+            each.topic,
+            each.partition,
+            each.start,
+            each.until,
+        )
+        yield from (cause for (cause,) in found)
 
 
 def beat(connection: Transaction, claim: Claim, progress: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from tallygate.errors import ConfigError
 
-__all__ = ["Names", "Part", "PlacedError", "refusing"]
+__all__ = ["Names", "Options", "Part", "PlacedError", "refusing"]
 
 
 def _as_list(value: Any) -> Any:
@@ -15,6 +15,26 @@ def _as_list(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+
+
+def _as_texts(options: Any) -> Any:
+    """As Spark takes options; YAML reads `true` and `1` as other things than texts."""
+    if not isinstance(options, dict):
+        return options
+    return {name: _as_text(value) for name, value in options.items()}
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Options = Annotated[
+    dict[str, str],
+    BeforeValidator(_as_texts, json_schema_input_type=dict[str, str | bool | int | float]),
+]
+"""Options of Spark's readers."""
 
 
 def refusing(read: Callable[[str], Any], *words: str) -> AfterValidator:

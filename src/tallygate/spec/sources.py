@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from tallygate.spec.part import Names, Part, refusing
+from tallygate.spec.part import Names, Options, Part, refusing
 from tallygate.units import size_bytes, time_ms
 
 __all__ = ["Files", "Kafka", "Rate", "Socket", "Source", "SourcePart"]
@@ -61,7 +61,7 @@ class Kafka(SourcePart):
     bootstrap_servers: str | None = Field(
         None, description="Brokers other than the configured ones."
     )
-    options: dict[str, str] = Field(
+    options: Options = Field(
         {}, description="Options of Spark's Kafka source, passed on as they are."
     )
 
@@ -108,7 +108,7 @@ class Files(SourcePart):
         None, alias="schema", description="The fields, as in SQL: `id long, name string`."
     )
     max_files: int | None = Field(None, gt=0, description="The most files in one batch.")
-    options: dict[str, str] = Field(
+    options: Options = Field(
         {}, description="Options of Spark's reader for the format, as `header`."
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SkipValidation, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from tallygate.spec.part import Names, Part, PlacedError, refusing
+from tallygate.spec.part import Names, Options, Part, PlacedError, refusing
 from tallygate.units import interval_ms
 
 __all__ = ["Join", "Pivot", "Static", "Step", "Window"]
@@ -88,7 +88,7 @@ class Static(Part):
     refresh: Annotated[str, refusing(interval_ms, "never", "on change")] = Field(
         "never", description="never, `on change`, or an interval such as `10m` to look for changes."
     )
-    options: dict[str, str] = Field({}, description="Options of Spark's reader, as `header`.")
+    options: Options = Field({}, description="Options of Spark's reader, as `header`.")
 
     @model_validator(mode="after")
     def _fits(self) -> "Static":
@@ -130,6 +130,12 @@ class Step(Part):
     @model_validator(mode="after")
     def _fits(self) -> "Step":
         given = [name for name in OPERATIONS if getattr(self, name)]
+        grouped = [name for name in ("window", "group_by") if getattr(self, name)]
+        if grouped and not given:
+            raise ValueError(
+                f"has {' and '.join(grouped)}, and no aggregate that says what to compute of each "
+                "group; add one, as `aggregate: {count: count(*)}`"
+            )
         if len(given) != 1:
             said = " and ".join(given) if given else "nothing"
             raise ValueError(f"does {said}; a step does one of {', '.join(OPERATIONS)}")

@@ -6,7 +6,7 @@ left of a batch there, moves the ledger with it, and checks the run's claim in t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -200,6 +200,11 @@ class Target(ABC):
     @abstractmethod
     def letter_count(self) -> int:
         """How many dead letters of the pipeline there are."""
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        """Why records of the newest batch, which had these ranges, are dead letters: at most so
+        many causes that differ, as far as they are quick to find."""
+        return []
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """A frame of rows in the form in which this target takes blocks of them."""

@@ -46,6 +46,7 @@ def unmanaged_target(
     delivery: str,
     spark: SparkSession,
     settings: Settings,
+    runs: Path | None = None,
 ) -> "UnmanagedTarget":
     writer: RowWriter
     if isinstance(spec, Console):
@@ -54,7 +55,9 @@ def unmanaged_target(
         writer = _View(spark=spark, view=spec.memory, replaces=spec.mode == "replace")
     else:
         writer = _Foreach(spec.foreach)
-    return UnmanagedTarget(writer, pipeline=pipeline, delivery=delivery, settings=settings)
+    return UnmanagedTarget(
+        writer, pipeline=pipeline, delivery=delivery, settings=settings, runs=runs
+    )
 
 
 class UnmanagedTarget(Target):
@@ -63,10 +66,16 @@ class UnmanagedTarget(Target):
     traits = Traits(keeps_ledger=False)
 
     def __init__(
-        self, writer: RowWriter, *, pipeline: str, delivery: str, settings: Settings
+        self,
+        writer: RowWriter,
+        *,
+        pipeline: str,
+        delivery: str,
+        settings: Settings,
+        runs: Path | None = None,
     ) -> None:
         self.pipeline, self.delivery = pipeline, delivery
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._writer = writer
         self._letters = settings.state_dir / "dead-letters" / f"{pipeline}.jsonl"
 

@@ -11,6 +11,7 @@ Workers are Python, so the files are written by pyarrow's file systems.
 """
 
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import Positions, TopicPartition
+from tallygate.core.offsets import Positions, Range, TopicPartition
 from tallygate.targets.task_report import StepError
 
 __all__ = ["LetterFolder"]
@@ -59,6 +60,12 @@ class LetterFolder:
         name = f"{root}/{partition[0]}/{partition[1]}/{offset // SHELF}/{offset}.json"
         with files.open_input_stream(name) as stream:
             return Letter.read(stream.read().decode()).cause
+
+    def causes(self, ranges: Iterable[Range]) -> Iterator[str]:
+        """Why the first records of each range are dead letters."""
+        for each in ranges:
+            for offset in sorted(self.offsets(each.topic_partition, each.start, each.until))[:100]:
+                yield self.cause(each.topic_partition, offset)
 
     def remove_beyond(self, positions: Positions) -> None:
         """Remove dead letters of batches that were never committed."""

@@ -1,10 +1,14 @@
 """A Delta table as a target: rows, ledger and dead letters in one folder."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Lose
-from tallygate.core.offsets import TopicPartition
+from tallygate.core.letters import first_distinct
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TargetError
 from tallygate.settings import Settings
 from tallygate.spec import Delta
@@ -31,10 +35,17 @@ class DeltaTarget(Target):
     traits = Traits()
 
     def __init__(
-        self, spec: Delta, *, pipeline: str, spark: SparkSession, settings: Settings
+        self,
+        spec: Delta,
+        *,
+        pipeline: str,
+        spark: SparkSession,
+        settings: Settings,
+        runs: Path | None = None,
     ) -> None:
+        """`runs` is where its runs are noted, if they belong to a stack."""
         self.pipeline, self._spec = pipeline, spec
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._table = DeltaTable(spark, spec.delta)
         self._ledger = TableLedger(self._table, pipeline)
         self._writer: TableWriter | None = None
@@ -111,6 +122,9 @@ class DeltaTarget(Target):
                 self._letter_count += len(self._letters.offsets(partition, before, at))
                 self._letters_until[partition] = at
         return self._letter_count
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        return first_distinct(self._letters.causes(ranges), most)
 
 
 def _differences(wanted: t.StructType, there: t.StructType) -> list[str]:

@@ -18,6 +18,9 @@ from tallygate.targets.task_report import report_step_errors
 
 __all__ = ["LetterCount", "LetterTopic"]
 
+CAUSES = 10
+"""How many causes are remembered for who asks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LetterTopic:
@@ -75,20 +78,32 @@ class LetterCount:
         self._consumer = clients.consumer(self._connection)
         self._at: dict[TopicPartition, int] = {}
         self.counted = 0
+        self.causes: list[str] = []
+        """Some of those that were counted last, as they differ."""
 
     def count(self) -> int:
+        """Count on from where the last count ended."""
+        causes: dict[str, None] = {}
         for partition in self._partitions:
             first, end = clients.ends(self._consumer, partition, self._connection, ANSWER_TIMEOUT)
             new = Range(*partition, max(first, self._at.get(partition, 0)), end)
             for block in fetch([new], self._connection, headers=True):
-                self.counted += sum(map(self._is_ours, block.column(HEADERS.name).to_pylist()))
+                for headers in block.column(HEADERS.name).to_pylist():
+                    cause = self._cause(headers)
+                    self.counted += cause is not None
+                    if cause is not None and len(causes) < CAUSES:
+                        causes.setdefault(cause.decode(errors="replace"))
             self._at[partition] = end
+        self.causes = list(causes)
         return self.counted
 
-    def _is_ours(self, headers: list[dict[str, Any]] | None) -> bool:
-        """Not a marker of what was replayed: that has one header, which is another."""
+    def _cause(self, headers: list[dict[str, Any]] | None) -> bytes | None:
+        """Why a record is a dead letter of ours; None if it is none. A marker of what was replayed
+        has one header, which is another."""
         found = {each["key"]: each["value"] for each in headers or ()}
-        return found.get("tallygate.pipeline") == self._pipeline
+        if found.get("tallygate.pipeline") != self._pipeline:
+            return None
+        return found.get("tallygate.cause") or b""
 
     def close(self) -> None:
         self._consumer.close()

@@ -3,14 +3,15 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
-from tallygate.core.offsets import TopicPartition, is_topic
+from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
@@ -53,11 +54,13 @@ class KafkaTarget(Target):
         topics: tuple[str, ...],
         lanes: int,
         settings: Settings,
+        runs: Path | None = None,
     ) -> None:
         """`topics` are those that are known to be read, and the names of the other sources; `lanes`
-        how many there are if rows are shuffled."""
+        how many there are if rows are shuffled; `runs` where its runs are noted, if they belong to
+        a stack."""
         self.pipeline, self.delivery = pipeline, delivery
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._spec, self._settings = spec, settings
         self._source, self._connection = source, target
         self._stand_in = source is None or source.bootstrap_servers != target.bootstrap_servers
@@ -296,6 +299,10 @@ class KafkaTarget(Target):
         with contextlib.suppress(UnreachableError):
             return self._counter.count()
         return self._counter.counted
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        """Of those that were counted last, which are the newest batch's."""
+        return [] if self._counter is None else self._counter.causes[:most]
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """Rows as key, value, coordinates and headers; raw records are made into that by tasks."""

@@ -1,12 +1,14 @@
 """A folder of Parquet files as a target: rows, dead letters and ledger in the same commits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Run
-from tallygate.core.offsets import MovedError
+from tallygate.core.letters import first_distinct
+from tallygate.core.offsets import MovedError, Range, lies_in
 from tallygate.errors import TargetError
 from tallygate.settings import Settings
 from tallygate.spec import Parquet
@@ -15,19 +17,26 @@ from tallygate.targets.local_run import LocalRun
 from tallygate.targets.parquet.columns import arrow_columns, described, differences
 from tallygate.targets.parquet.folder import Folder, is_closed
 from tallygate.targets.parquet.ledger import FolderLedger
-from tallygate.targets.parquet.letters import FoundLetters
+from tallygate.targets.parquet.letters import FoundLetters, read_letters
 from tallygate.targets.parquet.write import FolderWriter
 
 __all__ = ["ParquetTarget"]
+
+AFTER_A_BATCH = 3
+"""The newest commits, among which that of the newest batch is: what is remembered with it has a
+commit of its own."""
 
 
 class ParquetTarget(Target):
     delivery = "exactly-once"
     traits = Traits()
 
-    def __init__(self, spec: Parquet, *, pipeline: str, settings: Settings) -> None:
+    def __init__(
+        self, spec: Parquet, *, pipeline: str, settings: Settings, runs: Path | None = None
+    ) -> None:
+        """`runs` is where its runs are noted, if they belong to a stack."""
         self.pipeline, self._spec = pipeline, spec
-        self.local_run = LocalRun(settings.runs_dir, pipeline)
+        self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._folder = Folder.at(spec.parquet)
         self._ledger = FolderLedger(self._folder, pipeline)
         self._columns: pa.Schema = pa.schema([])
@@ -102,6 +111,11 @@ class ParquetTarget(Target):
     def letter_count(self) -> int:
         newest = self._ledger.newest()
         return 0 if newest is None else newest.letters
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        numbers = self._folder.numbers()[-AFTER_A_BATCH:]
+        letters = [each for n in numbers for each in read_letters(self._folder.commit(n))]
+        return first_distinct((each.cause for each in letters if lies_in(ranges, *each.at)), most)
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
         self._ledger.current(claim)

@@ -1,6 +1,6 @@
 """A table in PostgreSQL as a target: its rows and the ledger in one database."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,8 @@ from pyspark.sql import functions as f
 
 from tallygate import __version__
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Retarget, Run
-from tallygate.core.letters import Letter
+from tallygate.core.letters import Letter, first_distinct
+from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
 from tallygate.postgres.arrow import Connected, is_lost, pooled
@@ -174,6 +175,11 @@ class PostgresTarget(Target):
     def letter_count(self) -> int:
         with self._connection() as connection:
             return ledger_tables.letter_count(connection, self.pipeline)
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        with self._connection() as connection:
+            found = ledger_tables.causes_in(connection, self.pipeline, ranges)
+            return first_distinct(found, most)
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """With values that Arrow cannot carry, or PostgreSQL not take, as text."""
