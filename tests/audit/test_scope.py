@@ -131,6 +131,7 @@ def test_what_the_target_never_got_at_its_beginning_is_not_claimed() -> None:
     assert held_here(claimed, gone) == Range("t", 0, 30, 50)
     assert held_here(claimed, [Range("t", 0, 6, 20)]) == claimed
     assert held_here(claimed, [Range("t", 0, 5, 60)]) == Range("t", 0, 50, 50)
+    assert held_here(claimed, [Range("t", 0, 5, 20), Range("t", 0, 5, 30)]).start == 30
 
 
 def test_other_partitions_say_nothing_of_what_retention_removed() -> None:

@@ -390,6 +390,18 @@ OF_8 = ledger(target="8")
 ANOTHER = Refused(LedgerError, "of another table t, or of one that was dropped and made again")
 
 table.row("the same one", Resume(), ledger=ledger(target="9"), policy=INTO_9)
+table.row(
+    "of a ledger that was restored with its table",
+    Resume(),
+    ledger=ledger(target="1/8"),
+    policy=replace(INTO_9, target_id="2/9"),
+)
+table.row(
+    "of another table beside the same ledger",
+    ANOTHER,
+    ledger=ledger(target="1/8"),
+    policy=replace(INTO_9, target_id="1/9"),
+)
 table.row("of a ledger that does not say", Resume(), policy=INTO_9)
 table.row("of a target that holds its ledger", Resume(), ledger=OF_8)
 table.row("it is refused", ANOTHER, ledger=OF_8, policy=INTO_9)

@@ -3,12 +3,15 @@
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres
+from tallygate.engine import factory
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spec import Console, Delta, Memory, Parquet
@@ -422,3 +425,16 @@ def test_a_socket_gives_what_it_can() -> None:
         Pipeline(name="s", source={"rate": 0}, sink=Postgres("t"))
     with pytest.raises(ConfigError, match="sink console keeps no ledger"):
         Pipeline(name="s", source=Kafka("t", format="text"), sink={"console": 5})
+
+
+@pytest.mark.parametrize("said", ["true", "TRUE", "false"])
+def test_speculation_into_a_topic_is_refused(said: str) -> None:
+    """Of two attempts of a task each would fence the other's producer."""
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", said)
+    context = SimpleNamespace(getConf=lambda: conf)
+    spark: Any = SimpleNamespace(sparkContext=context)
+    if said == "false":
+        factory._refuse_speculation(spark)
+        return
+    with pytest.raises(ConfigError, match="set spark.speculation=false"):
+        factory._refuse_speculation(spark)

@@ -1,6 +1,7 @@
 """The session against real Kafka and PostgreSQL."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -91,8 +92,10 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
 def test_what_spark_writes_down_for_a_while_goes_with_the_program(settings: Settings) -> None:
     """And what a program left that was killed goes when the next one starts."""
     folder = settings.state_dir / "tmp"
-    killed = folder / "spark-999999999"
-    killed.mkdir(parents=True)
+    killed = folder / f"spark-{socket.gethostname()}-x-999999999"
+    elsewhere = folder / "spark-another-machine-x-999999999"
+    for each in (killed, elsewhere):
+        each.mkdir(parents=True)
     program = (
         "import os, tempfile; from pathlib import Path; from tallygate import session; "
         "spark = session(); spark.range(10).repartition(2).collect(); "
@@ -105,5 +108,6 @@ def test_what_spark_writes_down_for_a_while_goes_with_the_program(settings: Sett
     assert used.parent == folder
     assert not used.exists()
     assert not killed.exists()
+    assert elsewhere.exists()
     left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
     assert not [name for name in left if name.startswith(("spark-", "blockmgr"))]

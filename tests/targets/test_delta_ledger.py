@@ -21,9 +21,11 @@ from tallygate.spec import Delta
 from tallygate.targets.base import RowShape, UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.batch_input import FrameInput
 from tallygate.targets.delta.ledger import TableLedger
+from tallygate.targets.delta.letters import LetterFolder
 from tallygate.targets.delta.table import DeltaTable
 from tallygate.targets.delta.target import DeltaTarget
 from tallygate.targets.delta.write import TableWriter
+from tallygate.targets.task_report import StepError
 from tallygate.waiting import wait_until
 
 FOUR = (Range("t", 0, 0, 4),)
@@ -252,3 +254,11 @@ def test_without_the_question_afterwards_a_write_left_out_looks_done(
     monkeypatch.setattr(TableWriter, "send", uncounted)
     assert run.write(FOUR, table.frame(0, 4)).strategy == mode
     assert table.ids() == []
+
+
+def test_letters_are_not_left_where_the_driver_would_not_find_them(tmp_path: Path) -> None:
+    """On an executor's own disk, where the path of the table leads to nothing."""
+    letters = LetterFolder(f"file:{tmp_path}/table/_tallygate/payments/letters")
+    with pytest.raises(StepError, match="must be on a file system that all executors share"):
+        letters.keep([Letter("t", 0, 5, "no JSON")])
+    assert not list(tmp_path.iterdir())

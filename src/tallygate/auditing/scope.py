@@ -135,7 +135,8 @@ def held_here(claimed: Range, lost: Iterable[Range]) -> Range:
     """What is claimed without the ranges that it begins with and that the target never got: they
     were lost before they were read, or written to another target."""
     for each in sorted(lost):
-        if each.topic_partition == claimed.topic_partition and each.start == claimed.start:
+        leads = each.start <= claimed.start < each.until
+        if leads and each.topic_partition == claimed.topic_partition:
             claimed = replace(claimed, start=min(each.until, claimed.until))
     return claimed
 

@@ -107,9 +107,12 @@ def refuse_other_target(
 
 
 def _retarget(ledger: LedgerState, policy: StartPolicy) -> str | None:
-    """The target, if the ledger is of another one."""
-    same = None in (ledger.target, policy.target_id) or ledger.target == policy.target_id
-    return None if same else policy.target_id
+    """The target, if the ledger is of another one. Numbers that were given where the ledger had
+    another one itself cannot be compared: it was restored together with its tables."""
+    held, here = ledger.target, policy.target_id
+    if held is None or here is None or held == here:
+        return None
+    return here if held.rpartition("/")[0] == here.rpartition("/")[0] else None
 
 
 def refuse_source(

@@ -92,7 +92,7 @@ def target_of(
 def _refuse_speculation(spark: SparkSession) -> None:
     """A second attempt of a task opens the producer of the first, which is then the one that is
     fenced, though nothing was wrong with it: and so on with each attempt."""
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         raise ConfigError(
             "spark.speculation starts tasks twice, and of two that write to a topic each fences "
             "the other; set spark.speculation=false for this job."

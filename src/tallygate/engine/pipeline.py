@@ -154,6 +154,8 @@ class Pipeline(PipelineSpec):
                 accept_new_target=accept_new_target,
             )
             done = run_query(request, running, counts)
+            # Of what was there at the start; what happens later is not accepted unseen.
+            accept_loss = accept_new_target = False
             late += done.late
             if not (alone and done.outcome == "done") and done.outcome != "refreshed":
                 return replace(done, late=late, seconds=time.monotonic() - began)

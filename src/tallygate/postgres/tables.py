@@ -112,6 +112,10 @@ MIGRATIONS = (
     """,
     """
     ALTER TABLE tallygate.pipelines ADD COLUMN target_id text;
+    -- From here on a batch is written down before its tasks move anything.
+    DELETE FROM tallygate.batches AS any_batch WHERE EXISTS (
+        SELECT FROM tallygate.batches AS by_tasks
+        WHERE by_tasks.pipeline = any_batch.pipeline AND by_tasks.strategy = 'partition');
     """,
 )
 

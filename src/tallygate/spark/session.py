@@ -5,9 +5,12 @@ that a terminal shows only what its user asked for, and nothing is lost when it 
 """
 
 import atexit
+import glob
 import os
 import shutil
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +104,7 @@ def session(
     }
     options = sharing("spark", java, settings)
     if SparkContext._gateway is None:
-        options.append(f"-Djava.io.tmpdir={_own_folder(settings.state_dir / 'tmp')}")
+        options.append(f'"-Djava.io.tmpdir={_own_folder(settings.state_dir / "tmp")}"')
     conf |= _java_options([*options, given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
     if SparkContext._gateway is None:
@@ -181,10 +184,12 @@ def _new_log(folder: Path) -> Path:
 
 def _own_folder(folder: Path) -> Path:
     """A folder for what Spark writes down for a while. It goes with this program; what programs
-    left that were killed goes when another one starts."""
-    own = folder / f"spark-{os.getpid()}"
-    own.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("spark-*"):
+    left that were killed goes when another one starts. Other machines, or containers, may share the
+    state folder, and have programs of the same number: theirs are for them to judge."""
+    folder.mkdir(parents=True, exist_ok=True)
+    here = f"spark-{socket.gethostname()}-"
+    own = Path(tempfile.mkdtemp(prefix=here, suffix=f"-{os.getpid()}", dir=folder))
+    for old in folder.glob(f"{glob.escape(here)}*"):
         if not _is_of_living(old):
             shutil.rmtree(old, ignore_errors=True)
     atexit.register(shutil.rmtree, own, ignore_errors=True)

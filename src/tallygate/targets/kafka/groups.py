@@ -91,7 +91,7 @@ class PipelineGroups:
             lost=tuple(
                 Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost
             ),
-            target=_target(marks.values()),
+            target=_target(each.mark for lane in lanes for each in lane.values()),
             furthest=None if ahead == positions else ahead,
         )
 
@@ -116,8 +116,13 @@ class PipelineGroups:
 
     def retarget(self, claim: Claim, remembered: Remember) -> None:
         """Make it the ledger of this topic, which what came before is not in. One that was left
-        half of one topic and half of another is of neither, and is refused again."""
-        self._commit_again(GroupLedger.retargeted, claim, remembered, self.behind())
+        half of one topic and half of another is of neither, and is refused again. A batch that some
+        lanes have is in the old topic: it is given up in all of them."""
+        lanes = self.positions()
+        ends = _offsets(_merged(lanes, max))
+        self._commit_again(
+            lambda ledger, at: ledger.retargeted(at, ends), claim, remembered, _merged(lanes, min)
+        )
 
     def _commit_again(
         self,

@@ -227,15 +227,16 @@ class GroupLedger:
             for partition, position in positions.items()
         ]
 
-    def retargeted(self, positions: Positions) -> list[Offset]:
-        """The same positions, of rows that are in another topic."""
+    def retargeted(self, positions: Positions, ends: Mapping[TopicPartition, int]) -> list[Offset]:
+        """The `ends` of what is in another topic, where this one goes on."""
         found = []
         for partition, position in positions.items():
             mark = self._mark(partition[0]).after(position.mark)
-            past = (mark.first or 0, position.offset)
-            lost = mark.lost if past[0] == past[1] else tuple(dict.fromkeys((*mark.lost, past)))
+            first, until = mark.first or 0, ends[partition]
+            lost = tuple(each for each in mark.lost if each[0] != first)
+            lost = (*lost, (first, until)) if first < until else mark.lost
             mark = replace(mark, target=self.target, lost=lost[-LOST_KEPT:])
-            found.append(self.offset(partition, position.offset, mark))
+            found.append(self.offset(partition, until, mark))
         return found
 
     def next_mark(self, done: Range, position: Position | None) -> Mark:

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as Offset
 from tallygate.core.letters import CUT, ROW, Letter
 from tallygate.core.marks import put_aside
 from tallygate.core.offsets import MovedError
-from tallygate.errors import TargetError, TopicError, UnreachableError
+from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
 from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
 from tallygate.targets.kafka.limits import batch_size
@@ -98,7 +98,7 @@ def transaction(
 ) -> Iterator[None]:
     """Commit what is done in here, or abort it: readers of the topic must not wait for its
     time-out. Raise what a topic has refused of it, MovedError if the producer was fenced, and
-    TargetError if that is because it took longer than Kafka lets it."""
+    what may be why if it took longer than Kafka lets it."""
     began = time.monotonic()
     try:
         producer.begin_transaction()
@@ -106,21 +106,22 @@ def transaction(
         producer.commit_transaction(ANSWER_TIMEOUT)
     except KafkaException as error:
         took = time.monotonic() - began
-        if took > longest:
+        fenced = error.args[0].code() in _FENCED
+        if not fenced:
             abort(producer)
-            raise TargetError(
+            # The calls of a transaction that a refused record has ended say no more than that.
+            check_refused(failures.known)
+        if took > longest:  # which is no answer: the ledger is asked, and the batch tried again
+            raise UnknownOutcomeError(
                 f"a transaction took {took:.0f} s, and Kafka aborts it after {longest:.0f} "
-                "(transaction.timeout.ms), so nothing of the batch is written. Raise "
+                "(transaction.timeout.ms). If that is no accident, raise "
                 "kafka.librdkafka.transaction.timeout.ms, up to the brokers' "
-                "transaction.max.timeout.ms, or make batches smaller by source.max_records."
+                "transaction.max.timeout.ms, or make batches smaller by source.max_records"
             ) from error
-        if error.args[0].code() in _FENCED:
+        if fenced:
             raise MovedError(
                 "the transaction was fenced: another attempt or another run opened the same id"
             ) from error
-        abort(producer)
-        # The calls of a transaction that a refused record has ended say no more than that.
-        check_refused(failures.known)
         raise
     except BaseException:
         abort(producer)

@@ -105,7 +105,12 @@ class KafkaTarget(Target):
             self._largest_letter = Limits.of(topics, self._letters_topic).largest
         self._check_strategy(shape)
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
-        self._topic_id = topic_ids([self._spec.topic], self._connection)[self._spec.topic]
+        self._topic_id = topic_ids([self._spec.topic], self._connection).get(self._spec.topic)
+        if self._topic_id is None:
+            raise UnreachableError(
+                f"topic {self._spec.topic!r} is not known to every broker yet; start again in a "
+                "moment."
+            )
 
     def identity(self) -> str | None:
         return self._topic_id

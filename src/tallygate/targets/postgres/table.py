@@ -168,10 +168,12 @@ def ensure_table(
 
 
 def table_id(connection: psycopg.Connection, table: TableName) -> str | None:
-    """The table's number in its database, which another one of its name does not have."""
+    """The table's number in its database, which another one of its name does not have, behind that
+    of the ledger: a restored database numbers both of them again."""
     row = connection.execute(
-        "SELECT pg_class.oid::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = "
-        "relnamespace WHERE nspname = %s AND relname = %s",
+        "SELECT 'tallygate.pipelines'::regclass::oid::text || '/' || pg_class.oid::text "
+        "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+        "WHERE nspname = %s AND relname = %s",
         (table.schema, table.name),
     ).fetchone()
     return None if row is None else str(row[0])

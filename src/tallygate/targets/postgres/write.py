@@ -146,6 +146,8 @@ class BatchWriter:
         others of its topic is one that was added, and begins at 0."""
         starts = [replace(each, until=each.start) for each in batch.new if each.start]
         with pooled(self.dsn) as connection:
+            # It need not wait for the disk: no commit that comes later is there without this one.
+            connection.rows("SET LOCAL synchronous_commit = off")
             self._move(connection, starts)
             begun = _done(batch, "partition", UNFINISHED, {})
             number = record(connection, self.claim, begun)
