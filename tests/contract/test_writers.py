@@ -19,6 +19,8 @@ from tallygate.core.ledger import Lose, Remember
 from tallygate.errors import FencedError, TargetError, UnreachableError
 from tallygate.targets.task_report import raise_step_errors
 
+HELD = {"postgres-driver": ("ledger-moved",), "postgres-staged": ("rows-begun",)}
+"""Where a run holds what a newer one needs: the pipeline's row, and the staging table."""
 MOMENT = 0.5
 """How long a run is waited for that may have to wait for another one."""
 
@@ -117,6 +119,20 @@ def test_a_run_that_was_paused_in_a_commit_while_a_newer_one_wrote_repeats_nothi
         newer.result()
         fenced = _is_fenced(older)
         assert fenced or not overtaken, "it goes on although a newer run is done"
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize(("way", "point"), cases(lambda way: HELD.get(str(way), ())))
+def test_a_run_that_hangs_keeps_no_newer_one_from_starting(
+    way: Way, point: str, make: Make
+) -> None:
+    """It holds locks, and its machine still answers. Its transaction is ended, and it is fenced."""
+    store = make(way, lock_wait=1.0)
+    with forked(bring, store, at=f"{point}@1", then=pause) as older:
+        older.wait_until_paused()
+        bring(store)
+        older.go_on()
+        assert _is_fenced(older)
     assert settled(store).state.positions == LAST
 
 

@@ -106,7 +106,11 @@ REFUSED += [
         REPLACE,
         "LIMIT has no meaning.*only the result of an aggregate",
     ),
-    ("SELECT id FROM source", REPLACE, "mode replace writes the whole result with each batch.*GROUP BY"),
+    (
+        "SELECT id FROM source",
+        REPLACE,
+        "mode replace writes the whole result with each batch.*GROUP BY",
+    ),
     (None, REPLACE, "mode replace writes the whole result with each batch.*Use mode append"),
     (
         "SELECT animal, max(r) AS r FROM (SELECT animal, rand() AS r FROM source) GROUP BY animal",

@@ -304,6 +304,20 @@ ONE_WRITER = (
         tests="targets/test_delta_ledger.py",
     ),
     Mutant(
+        guarantee="A start ends the sessions of older runs that hold what it needs.",
+        file="postgres/sessions.py",
+        old="        ended = end_older(session, pipeline, older)\n",
+        new="        ended: list[int] = []\n",
+        tests="postgres/test_sessions.py contract/test_writers.py -k 'lock or hangs'",
+    ),
+    Mutant(
+        guarantee="A start ends no session of a newer run.",
+        file="postgres/sessions.py",
+        old="::bigint <= %s\n",
+        new="::bigint + 0 * %s IS NOT NULL\n",
+        tests="postgres/test_sessions.py -k only_sessions",
+    ),
+    Mutant(
         guarantee="The heartbeat of an older run finds the newer one.",
         file="postgres/ledger_tables.py",
         old="    if not found:\n        raise _fenced(connection, claim)\n",
