@@ -66,6 +66,19 @@ def test_an_older_run_is_fenced_wherever_it_commits_and_hears_by_whom(way: Way, 
     assert settled(store).state.positions == LAST
 
 
+@pytest.mark.parametrize("way", ways())
+def test_the_heartbeat_of_an_older_run_finds_the_newer_one(way: Way, make: Make) -> None:
+    """It may have no batch for a long time, and hold what the newer one needs."""
+    store = make(way)
+    older = Run(store)
+    older.bring(BATCHES[:1])
+    assert older.target.beat(older.claim, {}) is False
+    newer = Run(store)
+    with pytest.raises(FencedError, match=f"run {newer.claim.run.epoch} took over"):
+        older.target.beat(older.claim, {})
+    assert newer.target.beat(newer.claim, {}) is False
+
+
 def _until_answered(commit: Callable[[], object]) -> None:
     """A store may say no more than that the batch is to be planned again, and then it is."""
     for _ in range(5):

@@ -1,6 +1,7 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
 from tallygate.auditing.verdict import Verdict
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.progress import Progress
 from tallygate.engine.status import request_stop
 from tallygate.errors import (
@@ -21,6 +23,7 @@ from tallygate.errors import (
     InputError,
     LedgerError,
     LostRangeError,
+    MachineError,
     QueryError,
     TargetError,
 )
@@ -129,6 +132,29 @@ def test_the_same_pipeline_started_twice(flow: Flow) -> None:
     failure = flow.run_twice_at_once()
     assert isinstance(failure, FencedError)
     assert "run 2 took over on" in str(failure)
+    flow.check()
+
+
+def test_the_same_pipeline_started_twice_on_one_checkpoint(flow: Flow) -> None:
+    """The newer run waits until the older one has found out and let go of it."""
+    flow.send(50)
+    failure = flow.run_twice_at_once(apart=False)
+    assert isinstance(failure, FencedError)
+    flow.check()
+    assert not (flow.folder / "checkpoint.lock").exists()
+
+
+def test_a_checkpoint_that_another_process_has_is_refused_with_its_pid(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointLock.take, "__defaults__", (1.0,))
+    flow.send(50)
+    other = CheckpointLock(flow.checkpoint, "run 0 of another")
+    other.take()
+    with pytest.raises(MachineError, match=rf"is in use by pid {os.getpid()} on .* run 0 of anoth"):
+        flow.run()
+    other.release()
+    flow.run()
     flow.check()
 
 

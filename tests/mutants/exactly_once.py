@@ -324,5 +324,40 @@ ONE_WRITER = (
         new="    if not found:\n        return False\n",
         tests="postgres/test_ledger_tables.py",
     ),
+    Mutant(
+        guarantee="The heartbeat of an older run into a lake table finds the newer one.",
+        file="targets/base.py",
+        old="            claim.check_newest(state.run)\n",
+        new="            pass\n",
+        tests="contract/test_writers.py -k 'sqlite and heartbeat'",
+    ),
+    Mutant(
+        guarantee="The heartbeat of an older run into a topic finds the newer one.",
+        file="targets/kafka/target.py",
+        old="        self._groups().check_newest(claim, self._watcher)\n",
+        new="",
+        tests="contract/test_writers.py -k 'kafka and heartbeat'",
+    ),
+    Mutant(
+        guarantee="Of two runs on one local checkpoint one waits for the other.",
+        file="engine/checkpoint_lock.py",
+        old="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        new="fcntl.LOCK_SH | fcntl.LOCK_NB",
+        tests="engine/test_checkpoint_lock.py",
+    ),
+    Mutant(
+        guarantee="A lock on a file that was removed is none.",
+        file="engine/checkpoint_lock.py",
+        old="return os.path.samestat(os.fstat(file.fileno()), self.path.stat())",
+        new="return True",
+        tests="engine/test_checkpoint_lock.py -k removed_meanwhile",
+    ),
+    Mutant(
+        guarantee="A run takes the lock of its checkpoint.",
+        file="engine/start.py",
+        old="            lock.take()\n",
+        new="            pass\n",
+        tests="engine/test_disasters.py -k on_one_checkpoint",
+    ),
 )
 """Invariant 2."""

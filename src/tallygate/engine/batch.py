@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.core.ledger import Claim, LedgerState, Remember
 from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.lateness import WATERMARK
 from tallygate.engine.progress import Progress, SparkReports
 from tallygate.engine.read_path import BatchReader
@@ -64,6 +65,8 @@ class BatchEngine:
     """The dead letters so far."""
     diagnose: Callable[[], None] = lambda: None
     """Raises what is wrong with the source, if that is why the query stopped."""
+    lock: CheckpointLock | None = None
+    """Held until the query is over, where another run could use the checkpoint."""
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
@@ -216,11 +219,13 @@ class BatchEngine:
         return not self._busy.locked()
 
     def end(self) -> None:
-        """The query is over: nothing is left open to Kafka."""
+        """The query is over: nothing is left open to Kafka, and another run may come."""
         self.called.let_go()
         if self.mirror is not None:
             self.mirror.close()
         close_idle()
+        if self.lock is not None:
+            self.lock.release()
 
 
 class Called:

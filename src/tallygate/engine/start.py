@@ -24,6 +24,7 @@ from tallygate.core.start_facts import (
     StartPolicy,
 )
 from tallygate.engine.batch import BatchEngine
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.source_check import TopicIds, source_state
 from tallygate.errors import ConfigError
@@ -103,7 +104,10 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
     facts.decide()
     request.ready()
     claim = target.take_over(shape, request.checkpoint)
+    lock = _lock(request, claim, checkpoint)
     try:
+        if lock is not None:
+            lock.take()
         decision, ledger = facts.decide()
         _carry_out(decision, request, claim, checkpoint)
         engine = BatchEngine(
@@ -116,12 +120,22 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             mirror=_mirror(request),
             letters=target.letter_count(),
             diagnose=facts.diagnose,
+            lock=lock,
         )
         return _start_query(engine, spark), engine
     except BaseException as error:
         with contextlib.suppress(Exception):
             target.end(claim, f"failed: {error}")
+        if lock is not None:
+            lock.release()
         raise
+
+
+def _lock(request: RunRequest, claim: Claim, checkpoint: Checkpoint) -> CheckpointLock | None:
+    """The lock of a checkpoint that another run of this machine may use."""
+    if not checkpoint.is_local:
+        return None
+    return CheckpointLock(checkpoint.local_path, f"run {claim.run.epoch} of {request.name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,7 +207,10 @@ class Target(ABC):
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
         """Say that the run is alive, and hear whether it is to stop; raise if it is fenced."""
-        return self.local_run.beat(progress)
+        asked = self.local_run.beat(progress)
+        if (state := self.ledger()) is not None:
+            claim.check_newest(state.run)
+        return asked
 
     def end(self, claim: Claim, outcome: str) -> None:
         self.local_run.end(outcome)

@@ -30,6 +30,7 @@ from confluent_kafka import (
     Producer,
 )
 from confluent_kafka import TopicPartition as Offset
+from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, Remember, Run
 from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartition, is_topic
@@ -307,14 +308,19 @@ def committed(
 
 
 def committed_in(
-    groups: Sequence[str], connection: Connection, *, stand_in: bool, settled: bool = False
+    groups: Sequence[str],
+    connection: Connection,
+    *,
+    stand_in: bool,
+    settled: bool = False,
+    admin: AdminClient | None = None,
 ) -> list[dict[TopicPartition, Position]]:
     """All offsets of groups that are a ledger's, with their marks.
 
     A transaction that is open may still move some of them. So this is for planning; a task that
     writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits
     until no transaction holds offsets any more."""
-    admin = clients.admin(connection)
+    admin = admin or clients.admin(connection)
     futures: dict[Any, Any] = {}
     for group in groups:  # of which Kafka is asked for one at a time
         futures |= admin.list_consumer_group_offsets(

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
 from tallygate.core.offsets import TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, UnreachableError
+from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.kafka.groups import topic_ids
@@ -71,6 +73,8 @@ class KafkaTarget(Target):
         self._counter: LetterCount | None = None
         self._seen: dict[TopicPartition, int] = {}
         self._renewed_at = time.monotonic()
+        self._watcher: AdminClient | None = None
+        """Asks for newer runs: to make a client for each heartbeat takes longer than to ask."""
 
     @property
     def name(self) -> str:
@@ -307,9 +311,13 @@ class KafkaTarget(Target):
         return self._shape
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
-        """A newer run is found out by the next commit."""
+        """A newer run is found before anything is renewed, which would fence its producers."""
+        asked = self.local_run.beat(progress)
+        if self._watcher is None:
+            self._watcher = clients.admin(self._connection)
+        self._groups().check_newest(claim, self._watcher)
         self._renew(claim)
-        return super().beat(claim, progress)
+        return asked
 
     def _renew(self, claim: Claim) -> None:
         """Commit again what has not moved since the last look, lest Kafka forgets it. A batch that
