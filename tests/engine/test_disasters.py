@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
-from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
+from tallygate import Kafka, KafkaSink, Postgres
 from tallygate.auditing.verdict import Verdict
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
@@ -189,76 +189,18 @@ def test_retention_overtakes_a_batch_that_is_planned(
     assert flow.rows() == [*range(30), *range(45, 60)]
 
 
-def test_a_topic_is_recreated_under_a_batch_that_is_planned(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may even have as many records as the old one: they are others."""
-    flow.send(30)
-    flow.run()
-    flow.send(30)
-
-    def recreate() -> None:
-        _recreate(flow)
-        flow.send(10)
-
-    _before_fetching(monkeypatch, recreate)
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run()
-    assert len(flow.rows()) == 30
-
-
-def test_a_topic_is_recreated_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It soon has more records than the old one, so that the next offsets are there again."""
-    monkeypatch.setattr("tallygate.engine.batch.LOOK_EVERY", 0)
-    flow.send(60, partition=0)
-
-    def recreate(progress: Progress) -> None:
-        if progress.batch == 0:
-            _recreate(flow)
-            flow.send(90, partition=0)
-
-    pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        pipeline.run(
-            until="available", settings=flow.settings, spark=flow.spark, on_progress=recreate
-        )
-    assert flow.rows() == list(range(30))
-
-
 def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Do something between the planning of a batch and its reading, once."""
     left = [act]
 
     def acted(
-        ranges: Iterable[Range], connection: Connection, *, headers: bool
+        ranges: Iterable[Range], connection: Connection, **given: Any
     ) -> Iterator[pa.RecordBatch]:
         if left:
             left.pop()()
-        return fetch(ranges, connection, headers=headers)
+        return fetch(ranges, connection, **given)
 
     monkeypatch.setattr("tallygate.targets.batch_input.fetch", acted)
-
-
-def _recreate(flow: Flow) -> None:
-    flow.topics.delete([flow.name])
-    flow.topics.create(flow.name, partitions=3)
-
-
-@pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
-def test_a_topic_that_was_recreated(flow: Flow, stack: Stack, to: str) -> None:
-    """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
-    the offsets of a topic that is deleted, but not those of its stand-in on another one."""
-    target = f"{flow.name}-out"
-    Topics(stack.cluster.connection, flow.settings).create(target)
-    away = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
-    sink = Postgres(flow.name) if to == "a table" else away
-    for _ in range(2):
-        flow.send(30)
-        flow.run(sink=sink)
-    _recreate(flow)
-    flow.send(90)
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run(sink=sink)
 
 
 def test_what_is_lost_while_a_run_starts_is_not_given_up(

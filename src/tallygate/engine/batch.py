@@ -76,6 +76,7 @@ class BatchEngine:
     _stopping: bool = False
     _looked: float = -math.inf
     _known_topics: set[str] = field(default_factory=set)
+    _ids: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.target = self.request.target
@@ -105,6 +106,7 @@ class BatchEngine:
             self._patiently(batch, lambda: self._remember(ids))
         written = self._patiently(batch, lambda: self._write(frame, batch, ranges))
         reach("batch-committed", batch)
+        self._patiently(batch, lambda: self._look(topics))
         if new:  # once more, for what the ledger had no place for before
             self._patiently(batch, lambda: self._remember(ids))
             self._known_topics |= topics
@@ -118,7 +120,7 @@ class BatchEngine:
         if not left:
             return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
-        given = self.reader.input(frame, ranges, left)
+        given = self.reader.input(frame, ranges, left, self._ids)
         with raise_step_errors():
             return self.target.write(
                 self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
@@ -166,8 +168,14 @@ class BatchEngine:
         on has other records at the offsets that come next, which nothing else would notice."""
         if not always and time.monotonic() < self._looked + LOOK_EVERY:
             return {}
-        ids = self._patiently(batch, lambda: self.topic_ids(sorted(topics)))
-        self._looked = time.monotonic()
+        return self._patiently(batch, lambda: self._look(topics))
+
+    def _look(self, topics: set[str]) -> Mapping[str, str]:
+        """Ask for the ids now; raise if one has changed. It is done after a write, too: a batch of
+        another topic may be in the target then, but it does not count as done, and no start goes on
+        from it."""
+        ids = self.topic_ids(sorted(topics))
+        self._ids, self._looked = {**self._ids, **ids}, time.monotonic()
         return ids
 
     def _remember(self, ids: Mapping[str, str]) -> None:

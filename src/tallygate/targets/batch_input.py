@@ -8,8 +8,8 @@ A task then holds some partitions, each of them whole: the ranges are shared out
 tasks as can run side by side, so that many small partitions cost no more than a few large ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -80,9 +80,13 @@ class FetchedInput:
     plan: BlockPlan
     headers: bool = False
     partition_a_task: bool = False
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """What the topics were when the batch was planned, so that none is read that took the place of
+    another: a task that finds out fails before it commits."""
 
     def blocks(self) -> Blocks:
-        return Blocks(self.plan, fetch(self.plan.left, self.connection, headers=self.headers))
+        given = fetch(self.plan.left, self.connection, headers=self.headers, ids=self.ids)
+        return Blocks(self.plan, given)
 
     def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
         filled = [each for each in self.plan.left if len(each)]
@@ -91,11 +95,12 @@ class FetchedInput:
         tasks = self.spark.sparkContext.defaultParallelism
         shares = [[each] for each in filled] if self.partition_a_task else shared_out(filled, tasks)
         connection, plan, headers = self.connection.travelling(), self.plan, self.headers
+        ids = self.ids
 
         def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
             for block in numbers:
                 for number in block.column("id").to_pylist():
-                    given = fetch(shares[number], connection, headers=headers)
+                    given = fetch(shares[number], connection, headers=headers, ids=ids)
                     held = {each.topic_partition for each in shares[number]}
                     yield perform(task, Blocks(plan, given, held))
 
