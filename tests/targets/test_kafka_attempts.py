@@ -280,6 +280,32 @@ def test_lanes_skip_and_write_a_batch_by_their_own_offsets(flow: Callable[..., F
     assert (found.positions, found.furthest) == ({partition: ROWS}, None)
 
 
+def test_other_columns_for_the_lanes_are_refused_while_a_batch_is_in_some_of_them(
+    flow: Callable[..., Flow],
+) -> None:
+    """The rows of the other lanes would be computed again, and go elsewhere."""
+    made = flow(SHUFFLED)
+    schema = t.StructType([*COLUMNS[:1], t.StructField("name", t.StringType())])
+    other = replace(made, shape=replace(SHUFFLED, schema=schema))
+    target, claim = made.started()
+    rows = [BLOCK.slice(lane * 10, 10).select(["value", "key"]) for lane in range(LANES)]
+
+    def refuse() -> Iterator[pa.RecordBatch]:
+        raise LostRangeError("not now")
+        yield
+
+    with pytest.raises(LostRangeError):
+        target.write(claim, made.batch(tasks=[[rows[0]], _Given(refuse)]))
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="lanes by 'id', and would go by 'id', 'name' with"):
+            other.started()
+    target, claim = made.started()
+    target.write(claim, made.batch(tasks=[[each] for each in rows]))
+    assert len(made.values()) == 20
+    other.started()
+    made.started()
+
+
 def test_another_number_of_lanes_is_refused_and_so_is_another_strategy(
     flow: Callable[..., Flow],
 ) -> None:

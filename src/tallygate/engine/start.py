@@ -34,6 +34,7 @@ from tallygate.spark.error_text import progress_of, reason
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.session import has_class
+from tallygate.spark.settled import unsettled_columns
 from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.base import RowShape
 
@@ -80,14 +81,19 @@ def _shape(request: RunRequest, plan: Plan) -> RowShape:
         has_coordinates=plan.has_coordinates,
         narrow=plan.narrow,
         stateful=plan.stateful,
+        unsettled=unsettled_columns(plan.frame) if _has_lanes(request, plan) else {},
     )
+
+
+def _has_lanes(request: RunRequest, plan: Plan) -> bool:
+    return request.target.traits.is_topic and not plan.narrow
 
 
 def _repeats(request: RunRequest, plan: Plan) -> str | None:
     """Why a batch that is computed again must give the same rows; None if it need not."""
     if plan.stateful:
         return "the state was computed with the old ones"
-    if request.target.traits.is_topic and not plan.narrow:
+    if _has_lanes(request, plan):
         return "rows go to lanes by what they hold, so one could come twice or not at all"
     if request.target.delivery == "idempotent":
         return "rows are known by their key, which must be the same"

@@ -53,7 +53,7 @@ class FrameInput:
 
         return run_tasks(self.prepared(self.given), run)
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         plan = self.plan
 
         def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
@@ -61,7 +61,8 @@ class FrameInput:
             assert context is not None
             yield perform(task, Blocks(plan, iter(given), lane=context.partitionId()))
 
-        return run_tasks(self.prepared(self.given).repartition(lanes, f.coalesce(*by)), run)
+        rows = self.prepared(self.given).repartition(lanes, f.col(by)).drop(by)
+        return run_tasks(rows, run)
 
     def keeps_partitions_whole(self) -> bool:
         """One Spark partition for each of Kafka's, and no second one of the same."""
@@ -110,7 +111,7 @@ class FetchedInput:
             raise LedgerError(f"{len(shares)} tasks were to report, and {len(reports)} did.")
         return reports
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         raise NotImplementedError("raw records are shared out by partition, not by what they hold")
 
     def keeps_partitions_whole(self) -> bool:
@@ -136,7 +137,7 @@ class BlockInput:
         raise_problems(reports)
         return reports
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         """The blocks of a task are those of the lane of its number."""
         given = [*self.tasks, *([()] * (lanes - len(self.tasks)))]
         reports = [

@@ -59,6 +59,8 @@ class PipelineGroups:
     """Whether offsets are kept for stand-ins of the source's topics."""
     target: str | None
     """The id of the topic that rows are written to."""
+    by: str | None
+    """What chooses the lanes of rows."""
 
     @property
     def groups(self) -> list[str]:
@@ -112,6 +114,7 @@ class PipelineGroups:
                 stand_in=self.stand_in,
                 remembered=remembered,
                 target=self.target,
+                by=self.by,
             )
             for group in self.groups
         )

@@ -120,6 +120,8 @@ class Mark:
     lost: tuple[tuple[int, int], ...] = ()
     target: str | None = None
     """The id of the topic that the rows are in."""
+    by: str | None = None
+    """What chooses the lanes of rows."""
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -176,6 +178,8 @@ class GroupLedger:
     remembered: Remember = field(default_factory=lambda: Remember(None, {}))
     target: str | None = None
     """The id of the topic that rows are written to."""
+    by: str | None = None
+    """What chooses the lanes of rows."""
 
     def positions(
         self, consumer: Consumer, partitions: Iterable[TopicPartition]
@@ -250,6 +254,7 @@ class GroupLedger:
             topic_id=self.remembered.topic_ids.get(topic),
             checkpoint_id=self.remembered.checkpoint_id,
             target=self.target,
+            by=self.by,
         )
 
     def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:

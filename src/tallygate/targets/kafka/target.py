@@ -30,6 +30,7 @@ from tallygate.targets.base import (
     check_key,
 )
 from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
+from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
 from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic
 from tallygate.targets.kafka.limits import Limits
@@ -65,6 +66,7 @@ class KafkaTarget(Target):
         self._names, self._lanes, self._read_topics = Names(pipeline), lanes, topics
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._shape: RowShape | None = None
+        self._choice: LaneChoice | None = None
         self._topic_id: str | None = None
         self.traits = self._traits(narrow=True)
         self._remembered = Remember(None, {})
@@ -101,8 +103,14 @@ class KafkaTarget(Target):
         if self._letters_topic not in names:
             topics.create_for_letters(self._letters_topic)
         self._check_strategy(shape)
+        self._choice = None if shape.narrow else LaneChoice.of(shape, self._key_of(shape))
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
         self._topic_id = topic_ids([self._spec.topic], self._connection)[self._spec.topic]
+
+    def _key_of(self, shape: RowShape) -> str | None:
+        """The column that becomes the record's key."""
+        given = self._spec.format == "value" and "key" in shape.schema.fieldNames()
+        return self._spec.key or ("key" if given else None)
 
     def identity(self) -> str | None:
         return self._topic_id
@@ -151,6 +159,7 @@ class KafkaTarget(Target):
             lanes=lanes,
             stand_in=self._stand_in,
             target=self._topic_id,
+            by=None if self._choice is None else self._choice.text(),
         )
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
@@ -164,10 +173,13 @@ class KafkaTarget(Target):
                 f"{groups.lanes} now (spark.sql.shuffle.partitions); rows would change lanes. Set "
                 "it back."
             )
+        state = groups.state()
+        if groups.by is not None and state is not None and state.furthest is not None:
+            check_unchanged(self.pipeline, newest.by, groups.by)
         claim = Claim(self.pipeline, Run.mine(newest.run.epoch + 1))
         self._make_stand_ins(before)
         self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
-        if (state := groups.state()) is not None:
+        if state is not None:
             self._remembered = Remember(state.checkpoint_id, state.topic_ids)
         groups.mark_again(claim, self._remembered, before)
         return claim
@@ -303,6 +315,7 @@ class KafkaTarget(Target):
             added=COORDINATES if shape.has_coordinates else (),
             has_coordinates=shape.has_coordinates,
             headers=self._spec.format == "value" and HEADERS.name in frame.columns,
+            lane=None if self._choice is None else self._choice.value(),
         )
 
     def _opened(self) -> RowShape:
