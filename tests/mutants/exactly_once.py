@@ -339,6 +339,13 @@ ONE_WRITER = (
         tests="postgres/test_sessions.py contract/test_writers.py -k 'lock or hangs'",
     ),
     Mutant(
+        guarantee="A start removes no staging table of a newer run.",
+        file="targets/postgres/staging.py",
+        old="if not number.isdigit() or int(number) > claim.run.epoch:",
+        new="if not number.isdigit():",
+        tests="targets/test_staging.py -k overtaken",
+    ),
+    Mutant(
         guarantee="A start ends no session of a newer run.",
         file="postgres/sessions.py",
         old="::bigint <= %s\n",
