@@ -41,6 +41,20 @@ def test_a_run_waits_until_the_older_one_has_let_go(tmp_path: Path) -> None:
     newer.release()
 
 
+def test_a_run_inherits_it_from_one_of_the_same_process_that_waits_for_records(
+    tmp_path: Path,
+) -> None:
+    older, newer, third = lock(tmp_path), lock(tmp_path), lock(tmp_path)
+    older.take()
+    newer.take(own=0.2)
+    older.release()
+    with pytest.raises(MachineError):
+        third.take(wait=0.2, own=60)
+    newer.release()
+    third.take(wait=0)
+    third.release()
+
+
 def test_a_process_that_does_not_let_go_is_named_and_one_that_is_killed_holds_nothing(
     tmp_path: Path,
 ) -> None:
@@ -68,7 +82,7 @@ def test_of_many_runs_one_has_it_at_a_time(tmp_path: Path) -> None:
     def hold(number: int) -> None:
         mine = lock(tmp_path)
         for _ in range(5):
-            mine.take()
+            mine.take(own=60)
             holding.append(number)
             time.sleep(0.001)
             most.append(len(holding))

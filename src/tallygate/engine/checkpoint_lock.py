@@ -13,6 +13,8 @@ and folders that this user may not write to, are left as they are.
 import fcntl
 import os
 import socket
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +26,11 @@ __all__ = ["CheckpointLock"]
 
 WAIT = 30.0
 """How long an older run may take to find out that it is fenced and to end, in seconds."""
+OWN_WAIT = 5.0
+"""The same for one of this process: two heartbeats, and a little more."""
+_GUARD = threading.Lock()
+_HERE: dict[Path, "CheckpointLock"] = {}
+"""What runs of this process hold."""
 
 
 @dataclass
@@ -37,15 +44,40 @@ class CheckpointLock:
     def path(self) -> Path:
         return self.checkpoint.with_name(f"{self.checkpoint.name}.lock")
 
-    def take(self, wait: float = WAIT) -> None:
+    def take(self, wait: float = WAIT, *, own: float = OWN_WAIT) -> None:
         """Wait until no other run has it; raise, and name the one that has it, after a while."""
-        wait_until(self._taken, wait, lambda: self._held(wait), error=MachineError)
+        deadline = time.monotonic() + own
+
+        def taken() -> bool:
+            return self._taken() or (time.monotonic() >= deadline and self._inherited())
+
+        wait_until(taken, wait, lambda: self._held(wait), error=MachineError)
 
     def release(self) -> None:
-        if self._file is not None:
-            self.path.unlink(missing_ok=True)
-            self._file.close()
-            self._file = None
+        with _GUARD:
+            if self._file is not None:
+                self.path.unlink(missing_ok=True)
+                self._file.close()
+                self._file = None
+                del _HERE[self.path]
+
+    def _inherited(self) -> bool:
+        """Take it from an older run of this process, as of a user who starts a query again. It may
+        wait for records for long; when another one is started on its checkpoint Spark stops it."""
+        with _GUARD:
+            older = _HERE.get(self.path)
+            if older is None or older._file is None:
+                return False
+            self._hold(older._file)
+            older._file = None
+            return True
+
+    def _hold(self, file: TextIO) -> None:
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {socket.gethostname()}, {self.holder}")
+        file.flush()
+        self._file = file
+        _HERE[self.path] = self
 
     def _taken(self) -> bool:
         try:
@@ -64,10 +96,8 @@ class CheckpointLock:
         if not self._is_there(file):  # the run that had it has removed it just now
             file.close()
             return False
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {socket.gethostname()}, {self.holder}")
-        file.flush()
-        self._file = file
+        with _GUARD:
+            self._hold(file)
         return True
 
     def _is_there(self, file: TextIO) -> bool:

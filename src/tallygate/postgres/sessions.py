@@ -32,7 +32,7 @@ LOOK_EVERY = 0.2
 _OLDER = """
     SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
-    AND (usename = current_user
+    AND (usename = session_user AND pg_has_role(usesysid, 'USAGE')
          OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
     AND substring(application_name FROM %s::text)::bigint <= %s
 """
