@@ -300,7 +300,7 @@ class DecodedBefore:
         self.decode()
         return self.given.run(task, one_partition=one_partition)
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         self.decode()
         return self.given.run_in_lanes(task, lanes, by)
 

@@ -16,6 +16,7 @@ __all__ = ["PostgresStore"]
 @dataclass(frozen=True, kw_only=True)
 class PostgresStore(Store):
     dsn: str
+    lock_wait: float = 10.0
 
     @property
     def raw(self) -> bool:
@@ -51,6 +52,7 @@ class PostgresStore(Store):
             delivery=self.delivery,
             dsn=self.dsn,
             timeout=10,
+            lock_wait=self.lock_wait,
         )
 
     def rows(self) -> list[At]:
@@ -64,10 +66,12 @@ class PostgresStore(Store):
         return [((partition, offset), cause) for partition, offset, cause in found]
 
     def hang_up(self) -> None:
-        """End the connections of the process that named itself after the pipeline."""
+        """End the connections of the process that named itself after the pipeline: the name of its
+        run comes behind that."""
         self.query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            f"WHERE application_name = '{self.pipeline}'"
+            f"WHERE application_name = '{self.pipeline}' "
+            f"OR starts_with(application_name, '{self.pipeline} ')"
         )
 
     def query(self, query: str) -> list[Any]:

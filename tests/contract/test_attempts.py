@@ -27,7 +27,7 @@ class Tried(BlockInput):
         plan = replace(self.plan, one_partition=one_partition)
         return self._tried([Attempt(task, plan, blocks) for blocks in self.tasks])
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         return self._tried(
             [Attempt(task, self.plan, blocks, lane) for lane, blocks in enumerate(self.tasks)]
         )

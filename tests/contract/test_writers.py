@@ -19,6 +19,8 @@ from tallygate.core.ledger import Lose, Remember
 from tallygate.errors import FencedError, TargetError, UnreachableError
 from tallygate.targets.task_report import raise_step_errors
 
+HELD = {"postgres-driver": ("ledger-moved",), "postgres-staged": ("rows-begun",)}
+"""Where a run holds what a newer one needs: the pipeline's row, and the staging table."""
 MOMENT = 0.5
 """How long a run is waited for that may have to wait for another one."""
 
@@ -62,6 +64,19 @@ def test_an_older_run_is_fenced_wherever_it_commits_and_hears_by_whom(way: Way, 
         assert now == before, what
     newer.bring(BATCHES)
     assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_the_heartbeat_of_an_older_run_finds_the_newer_one(way: Way, make: Make) -> None:
+    """It may have no batch for a long time, and hold what the newer one needs."""
+    store = make(way)
+    older = Run(store)
+    older.bring(BATCHES[:1])
+    assert older.target.beat(older.claim, {}) is False
+    newer = Run(store)
+    with pytest.raises(FencedError, match=f"run {newer.claim.run.epoch} took over"):
+        older.target.beat(older.claim, {})
+    assert newer.target.beat(newer.claim, {}) is False
 
 
 def _until_answered(commit: Callable[[], object]) -> None:
@@ -117,6 +132,20 @@ def test_a_run_that_was_paused_in_a_commit_while_a_newer_one_wrote_repeats_nothi
         newer.result()
         fenced = _is_fenced(older)
         assert fenced or not overtaken, "it goes on although a newer run is done"
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize(("way", "point"), cases(lambda way: HELD.get(str(way), ())))
+def test_a_run_that_hangs_keeps_no_newer_one_from_starting(
+    way: Way, point: str, make: Make
+) -> None:
+    """It holds locks, and its machine still answers. Its transaction is ended, and it is fenced."""
+    store = make(way, lock_wait=1.0)
+    with forked(bring, store, at=f"{point}@1", then=pause) as older:
+        older.wait_until_paused()
+        bring(store)
+        older.go_on()
+        assert _is_fenced(older)
     assert settled(store).state.positions == LAST
 
 

@@ -1,5 +1,6 @@
 """What can happen to a pipeline besides a kill: the invariant holds, or it stops and says why."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -10,10 +11,11 @@ import pytest
 
 from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
-from tallygate import Kafka, KafkaSink, Postgres, Stack, Topics
+from tallygate import Kafka, KafkaSink, Postgres
 from tallygate.auditing.verdict import Verdict
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.progress import Progress
 from tallygate.engine.status import request_stop
 from tallygate.errors import (
@@ -21,6 +23,7 @@ from tallygate.errors import (
     InputError,
     LedgerError,
     LostRangeError,
+    MachineError,
     QueryError,
     TargetError,
 )
@@ -132,6 +135,32 @@ def test_the_same_pipeline_started_twice(flow: Flow) -> None:
     flow.check()
 
 
+def test_the_same_pipeline_started_twice_on_one_checkpoint(flow: Flow) -> None:
+    """The newer run waits until the older one has found out and let go of it."""
+    flow.send(50)
+    failure = flow.run_twice_at_once(apart=False)
+    assert isinstance(failure, FencedError)
+    flow.check()
+    assert not (flow.folder / "checkpoint.lock").exists()
+
+
+def test_a_checkpoint_that_another_process_has_is_refused_with_its_pid(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckpointLock.take, "__defaults__", (1.0,))
+    flow.send(50)
+    with (flow.folder / "checkpoint.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("pid 7 on this machine, run 1 of 'another'")
+        other.flush()
+        with pytest.raises(
+            MachineError, match="in use by pid 7 on this machine, run 1 of 'another'"
+        ):
+            flow.run()
+    flow.run()
+    flow.check()
+
+
 def test_retention_overtook_the_reader(flow: Flow) -> None:
     flow.send(30, partition=1)
     flow.run()
@@ -163,76 +192,18 @@ def test_retention_overtakes_a_batch_that_is_planned(
     assert flow.rows() == [*range(30), *range(45, 60)]
 
 
-def test_a_topic_is_recreated_under_a_batch_that_is_planned(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may even have as many records as the old one: they are others."""
-    flow.send(30)
-    flow.run()
-    flow.send(30)
-
-    def recreate() -> None:
-        _recreate(flow)
-        flow.send(10)
-
-    _before_fetching(monkeypatch, recreate)
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run()
-    assert len(flow.rows()) == 30
-
-
-def test_a_topic_is_recreated_while_running(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It soon has more records than the old one, so that the next offsets are there again."""
-    monkeypatch.setattr("tallygate.engine.batch.LOOK_EVERY", 0)
-    flow.send(60, partition=0)
-
-    def recreate(progress: Progress) -> None:
-        if progress.batch == 0:
-            _recreate(flow)
-            flow.send(90, partition=0)
-
-    pipeline = flow.pipeline(source=Kafka(flow.name, schema=SCHEMA, max_records=30))
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        pipeline.run(
-            until="available", settings=flow.settings, spark=flow.spark, on_progress=recreate
-        )
-    assert flow.rows() == list(range(30))
-
-
 def _before_fetching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Do something between the planning of a batch and its reading, once."""
     left = [act]
 
     def acted(
-        ranges: Iterable[Range], connection: Connection, *, headers: bool
+        ranges: Iterable[Range], connection: Connection, **given: Any
     ) -> Iterator[pa.RecordBatch]:
         if left:
             left.pop()()
-        return fetch(ranges, connection, headers=headers)
+        return fetch(ranges, connection, **given)
 
     monkeypatch.setattr("tallygate.targets.batch_input.fetch", acted)
-
-
-def _recreate(flow: Flow) -> None:
-    flow.topics.delete([flow.name])
-    flow.topics.create(flow.name, partitions=3)
-
-
-@pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])
-def test_a_topic_that_was_recreated(flow: Flow, stack: Stack, to: str) -> None:
-    """Each run is a single batch, whose own commit must say which topic it was. A cluster forgets
-    the offsets of a topic that is deleted, but not those of its stand-in on another one."""
-    target = f"{flow.name}-out"
-    Topics(stack.cluster.connection, flow.settings).create(target)
-    away = KafkaSink(target, bootstrap_servers=stack.bootstrap_servers)
-    sink = Postgres(flow.name) if to == "a table" else away
-    for _ in range(2):
-        flow.send(30)
-        flow.run(sink=sink)
-    _recreate(flow)
-    flow.send(90)
-    with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run(sink=sink)
 
 
 def test_what_is_lost_while_a_run_starts_is_not_given_up(

@@ -4,10 +4,11 @@ import json
 import shutil
 
 import pytest
+from pyspark.sql import DataFrame
 
-from fixtures.flows import Flow
+from fixtures.flows import Flow, windows_of_20
 from tallygate import KafkaSink, Stack, Topics
-from tallygate.errors import LedgerError, LostRangeError
+from tallygate.errors import LedgerError, LostRangeError, TargetError
 from tallygate.kafka.read import records_in
 from tallygate.lab.drills.workload import ids_in
 
@@ -51,6 +52,25 @@ def test_a_topics_pipeline_cannot_change_its_way(flow: Flow) -> None:
     flow.send(20)
     with pytest.raises(LedgerError, match="wrote by partition so far and would write in lanes"):
         flow.run(sink=sink, transform=LANES)
+
+
+def test_rows_of_sums_alone_need_their_group_as_the_key(flow: Flow) -> None:
+    """A sum computed again may differ in its last digit, and go to another lane."""
+    target = f"{flow.name}-out"
+    flow.topics.create(target)
+    flow.send(100)
+
+    def counts(source: DataFrame) -> DataFrame:
+        return windows_of_20(source).select("count")
+
+    with pytest.raises(TargetError, match="'count'.*give the group's column as sink.key"):
+        flow.run(sink=KafkaSink(target), transform=counts)
+    for _ in range(2):
+        flow.run(sink=KafkaSink(target, key="start"), transform=windows_of_20)
+        flow.send(50)
+    found = records_in(target, flow.stack.cluster.connection)
+    assert len({each.key for each in found}) == len(found) > 0
+    assert {json.loads(each.value or b"")["count"] for each in found} == {20}
 
 
 @pytest.mark.parametrize("transform", [None, LANES], ids=["narrow", "lanes"])

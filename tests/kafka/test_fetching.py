@@ -41,6 +41,7 @@ from tallygate.kafka.fetch import (
     fetch,
 )
 from tallygate.kafka.read import Reading, read
+from tallygate.kafka.topic_ids import ids_now
 from tallygate.settings import Settings
 from tallygate.targets.batch_input import shared_out
 from tallygate.units import FIRST_MS, LAST_MS
@@ -215,6 +216,25 @@ def test_offsets_that_are_gone_are_an_error(
     with pytest.raises(LostRangeError, match=rf"3 records of {topic}/0 \[37, 100\) are gone"):
         _table([Range(topic, 0, 37, 100)], connection)
     assert _offsets([Range(topic, 0, 40, 100)], connection) == list(range(40, 100))
+
+
+def test_a_topic_that_took_the_place_of_another_is_not_read_to_the_end(
+    connection: Connection, new_topic: Callable[..., str]
+) -> None:
+    """It has as many records, and only its id tells."""
+    topic = new_topic(partitions=1)
+    _send(connection, topic, 20)
+    ids, wanted = ids_now([topic], connection), [Range(topic, 0, 5, 20)]
+    assert sum(map(len, fetch(wanted, connection, ids=ids))) == 15
+    Topics(connection).delete([topic])
+    Topics(connection).create(topic, partitions=1)
+    _send(connection, topic, 20)
+    close_idle()
+    blocks = fetch(wanted, connection, ids=ids)
+    with pytest.raises(LostRangeError, match=f"{topic!r} was deleted and recreated while it was"):
+        list(blocks)
+    assert sum(map(len, fetch(wanted, connection, ids=ids_now([topic], connection)))) == 15
+    assert ids_now([topic, "no such topic"], connection).keys() == {topic}
 
 
 def test_offsets_that_go_while_they_are_read_are_an_error(

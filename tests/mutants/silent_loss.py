@@ -76,6 +76,20 @@ NOTHING_IN_SILENCE = (
         tests="core/test_start_source.py",
     ),
     Mutant(
+        guarantee="A task does not commit what it read of a topic that took another's place.",
+        file="kafka/fetch.py",
+        old="ids[topic] for topic in ids.keys() & reading.topics}",
+        new="ids[topic] for topic in ()}",
+        tests="kafka/test_fetching.py engine/test_recreated_topics.py -k 'took or interval'",
+    ),
+    Mutant(
+        guarantee="A batch does not count as done when its topic is another one by then.",
+        file="engine/batch.py",
+        old="        self._patiently(batch, lambda: self._look(topics))\n        if new:",
+        new="        if new:",
+        tests="engine/test_recreated_topics.py -k count_as_done",
+    ),
+    Mutant(
         guarantee="An empty ledger is not gone on from where a checkpoint has batches.",
         file="core/start.py",
         old="            or _refuse_unknown_past(checkpoint, policy)\n",

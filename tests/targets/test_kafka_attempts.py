@@ -67,8 +67,8 @@ class Flow:
     def range(self, start: int = 0, until: int = ROWS) -> Range:
         return Range(self.source, 0, start, until)
 
-    def target(self) -> KafkaTarget:
-        made = KafkaTarget(
+    def unopened(self) -> KafkaTarget:
+        return KafkaTarget(
             KafkaSink(self.out),
             pipeline=self.name,
             delivery=self.delivery,
@@ -78,6 +78,9 @@ class Flow:
             lanes=LANES,
             settings=self.settings,
         )
+
+    def target(self) -> KafkaTarget:
+        made = self.unopened()
         made.open(self.shape)
         return made
 
@@ -263,13 +266,7 @@ def test_lanes_skip_and_write_a_batch_by_their_own_offsets(flow: Callable[..., F
     made = flow(SHUFFLED)
     target, claim = made.started()
     rows = [BLOCK.slice(lane * 10, 10).select(["value", "key"]) for lane in range(LANES)]
-
-    def refuse() -> Iterator[pa.RecordBatch]:
-        raise LostRangeError("not now")
-        yield
-
-    with pytest.raises(LostRangeError):
-        target.write(claim, made.batch(tasks=[[rows[0]], _Given(refuse)]))
+    _leave_half(made, target, claim, rows)
     partition = made.source, 0
     found = made.state()
     assert (found.positions, found.furthest) == ({partition: 0}, {partition: ROWS})
@@ -278,6 +275,37 @@ def test_lanes_skip_and_write_a_batch_by_their_own_offsets(flow: Callable[..., F
     assert len(made.values()) == 20
     found = made.state()
     assert (found.positions, found.furthest) == ({partition: ROWS}, None)
+
+
+def _leave_half(made: Flow, target: KafkaTarget, claim: Claim, rows: list[pa.RecordBatch]) -> None:
+    """Write a batch to the first lane, and not to the second."""
+
+    def refuse() -> Iterator[pa.RecordBatch]:
+        raise LostRangeError("not now")
+        yield
+
+    with pytest.raises(LostRangeError):
+        target.write(claim, made.batch(tasks=[[rows[0]], _Given(refuse)]))
+
+
+def test_other_columns_for_the_lanes_are_refused_while_a_batch_is_in_some_of_them(
+    flow: Callable[..., Flow],
+) -> None:
+    """The rows of the other lanes would be computed again, and go elsewhere."""
+    made = flow(SHUFFLED)
+    schema = t.StructType([*COLUMNS[:1], t.StructField("name", t.StringType())])
+    other = replace(made, shape=replace(SHUFFLED, schema=schema))
+    target, claim = made.started()
+    rows = [BLOCK.slice(lane * 10, 10).select(["value", "key"]) for lane in range(LANES)]
+    _leave_half(made, target, claim, rows)
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="lanes by 'id', and would go by 'id', 'name' with"):
+            other.started()
+    target, claim = made.started()
+    target.write(claim, made.batch(tasks=[[each] for each in rows]))
+    assert len(made.values()) == 20
+    other.started()
+    made.started()
 
 
 def test_another_number_of_lanes_is_refused_and_so_is_another_strategy(
@@ -297,16 +325,7 @@ def test_another_number_of_lanes_is_refused_and_so_is_another_strategy(
 def test_a_target_that_was_not_opened_finds_its_ledger(flow: Callable[..., Flow]) -> None:
     made = flow(SHUFFLED)
     target, claim = made.started()
-    unopened = KafkaTarget(
-        KafkaSink(made.out),
-        pipeline=made.name,
-        delivery=made.delivery,
-        source=made.connection,
-        target=made.connection,
-        topics=(made.source,),
-        lanes=LANES,
-        settings=made.settings,
-    )
+    unopened = made.unopened()
     assert unopened.ledger() is None
     target.write(claim, made.batch(tasks=[]))
     assert unopened.ledger() == target.ledger() != None  # noqa: E711
@@ -424,7 +443,10 @@ def test_idle_partitions_are_committed_again(
     target, claim = made.started()
     target.write(claim, made.batch())
     target.beat(claim, {})  # looks where they are
-    older = made.started()[1]
+    target._remembered = Remember("renewed", {})
+    target.beat(claim, {})
+    assert made.state().checkpoint_id == "renewed"
+    made.started()
     with pytest.raises(FencedError):
         target.beat(claim, {})
-    assert older.run.epoch == 2
+    assert made.state().run.epoch == 2

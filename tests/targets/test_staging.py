@@ -6,10 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from fixtures.flows import SCHEMA, Flow
 from tallygate import Kafka, Postgres, Producer
+from tallygate.core.ledger import Claim, Run
+from tallygate.postgres.tables import upgrade
 from tallygate.targets.postgres.staging import Staging
+from tallygate.targets.postgres.table import TableName, columns_of
 
 
 @pytest.fixture
@@ -79,6 +83,30 @@ def test_of_one_key_the_newest_record_counts_although_rows_are_merged_in_parts(
     )
     newest = {number % 7: f"v{number}" for number in range(400) if number != 250}
     assert flow.rows("SELECT id, account FROM {table} ORDER BY id") == sorted(newest.items())
+
+
+def test_a_start_that_is_overtaken_leaves_the_staging_table_of_the_newer_run(flow: Flow) -> None:
+    """It was paused between its epoch and its staging table, and still removes older ones."""
+
+    def made(session: psycopg.Connection, epoch: int) -> Staging:
+        return Staging.make(
+            session,
+            Claim(flow.name, Run(epoch=epoch)),
+            table=TableName("public", flow.name),
+            columns=(),
+            staged=columns_of(StructType([StructField("id", LongType())])),
+            key=(),
+            mode="append",
+        )
+
+    with psycopg.connect(flow.stack.dsn, autocommit=True) as session:
+        upgrade(session)
+        names = [made(session, epoch).name for epoch in (5, 7, 6)]
+        there = [
+            session.execute("SELECT to_regclass(%s)::text", (f"tallygate.{name}",)).fetchone()
+            for name in names
+        ]
+    assert there == [(None,), *((f"tallygate.{name}",) for name in names[1:])]
 
 
 def test_split_partitions_are_not_committed_by_partition(flow: Flow) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from tallygate.core.ledger import Claim, LedgerState, Remember
 from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.lateness import WATERMARK
 from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
 from tallygate.engine.read_path import BatchReader
@@ -67,6 +68,8 @@ class BatchEngine:
     """The dead letters so far."""
     diagnose: Callable[[], None] = lambda: None
     """Raises what is wrong with the source, if that is why the query stopped."""
+    lock: CheckpointLock | None = None
+    """Held until the query is over, where another run could use the checkpoint."""
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
@@ -78,6 +81,7 @@ class BatchEngine:
     _said_why: bool = False
     _looked: float = -math.inf
     _known_topics: set[str] = field(default_factory=set)
+    _ids: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.target = self.request.target
@@ -107,6 +111,7 @@ class BatchEngine:
             self._patiently(batch, lambda: self._remember(ids))
         written = self._patiently(batch, lambda: self._write(frame, batch, ranges))
         reach("batch-committed", batch)
+        self._patiently(batch, lambda: self._look(topics))
         if new:  # once more, for what the ledger had no place for before
             self._patiently(batch, lambda: self._remember(ids))
             self._known_topics |= topics
@@ -120,7 +125,7 @@ class BatchEngine:
         if not left:
             return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
-        given = self.reader.input(frame, ranges, left)
+        given = self.reader.input(frame, ranges, left, self._ids)
         with raise_step_errors():
             return self.target.write(
                 self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
@@ -174,8 +179,14 @@ class BatchEngine:
         on has other records at the offsets that come next, which nothing else would notice."""
         if not always and time.monotonic() < self._looked + LOOK_EVERY:
             return {}
-        ids = self._patiently(batch, lambda: self.topic_ids(sorted(topics)))
-        self._looked = time.monotonic()
+        return self._patiently(batch, lambda: self._look(topics))
+
+    def _look(self, topics: set[str]) -> Mapping[str, str]:
+        """Ask for the ids now; raise if one has changed. It is done after a write, too: a batch of
+        another topic may be in the target then, but it does not count as done, and no start goes on
+        from it."""
+        ids = self.topic_ids(sorted(topics))
+        self._ids, self._looked = {**self._ids, **ids}, time.monotonic()
         return ids
 
     def _remember(self, ids: Mapping[str, str]) -> None:
@@ -237,11 +248,13 @@ class BatchEngine:
         return not self._busy.locked()
 
     def end(self) -> None:
-        """The query is over: nothing is left open to Kafka."""
+        """The query is over: nothing is left open to Kafka, and another run may come."""
         self.called.let_go()
         if self.mirror is not None:
             self.mirror.close()
         close_idle()
+        if self.lock is not None:
+            self.lock.release()
 
 
 class Called:

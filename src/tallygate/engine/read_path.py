@@ -7,7 +7,7 @@ SPARK     Spark's own reader: small batches of a transform, state, anything that
           sources that were given options for Spark's reader or Kafka's Java client alone
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,9 +59,14 @@ class BatchReader:
         return cls(request=request, shape=shape, plan=plan, records_alone=alone)
 
     def input(
-        self, frame: DataFrame, ranges: Sequence[Range], left: tuple[Range, ...]
+        self,
+        frame: DataFrame,
+        ranges: Sequence[Range],
+        left: tuple[Range, ...],
+        ids: Mapping[str, str],
     ) -> BatchInput:
-        """The rows of what is left of a batch; `frame` is what Spark gives for all of it."""
+        """The rows of what is left of a batch; `frame` is what Spark gives for all of it, and `ids`
+        are those of its topics, as far as they are known."""
         chosen = read_path(
             fetches=self.request.fetches,
             raw=self.shape.decoder is not None,
@@ -76,7 +81,7 @@ class BatchReader:
             decoder=self.shape.decoder,
         )
         if chosen is ReadPath.TASKS:
-            return self._fetched(frame, plan)
+            return self._fetched(frame, plan, ids)
         prepared = self.request.target.prepared
         if chosen is ReadPath.RANGES:
             rows = over_ranges(self.plan.frame, left, frame.sparkSession)
@@ -91,7 +96,7 @@ class BatchReader:
             return FrameInput(frame, trimming, partitions=len(filled))
         return FrameInput(frame, trimming, partitions=len(filled), prepared=prepared)
 
-    def _fetched(self, frame: DataFrame, plan: BlockPlan) -> FetchedInput:
+    def _fetched(self, frame: DataFrame, plan: BlockPlan, ids: Mapping[str, str]) -> FetchedInput:
         connection, traits = self.request.connection, self.request.target.traits
         assert connection is not None
         return FetchedInput(
@@ -100,4 +105,5 @@ class BatchReader:
             plan=plan,
             headers=traits.headers,
             partition_a_task=traits.partition_a_task,
+            ids=dict(ids),
         )

@@ -94,9 +94,11 @@ def run_query(request: RunRequest, spark: SparkSession, counts: Counts) -> Summa
         except TallygateError as error:
             failure = error
     outcome = "failed" if failure else _outcome(bool(asked) or heart.stop_requested, heart.stale)
-    with contextlib.suppress(UnreachableError):
-        engine.target.end(engine.claim, outcome if failure is None else f"failed: {failure}")
-    engine.end()
+    try:
+        with contextlib.suppress(UnreachableError):
+            engine.target.end(engine.claim, outcome if failure is None else f"failed: {failure}")
+    finally:
+        engine.end()
     if failure is not None:
         raise (
             failure

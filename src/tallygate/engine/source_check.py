@@ -2,9 +2,8 @@
 which must stay as they are while a query runs."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
-from confluent_kafka import IsolationLevel, TopicCollection
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec
 
 from tallygate.core.ledger import LedgerState
@@ -12,53 +11,32 @@ from tallygate.core.offsets import TopicPartition, is_topic
 from tallygate.core.start import refuse_other_topic
 from tallygate.core.start_facts import SourceState
 from tallygate.engine.run_request import RunRequest
-from tallygate.errors import TallygateError, TopicError
-from tallygate.kafka import clients
+from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
+from tallygate.kafka.topic_ids import ids_now
 from tallygate.kafka.topics import Topics
 from tallygate.spark.plan import Plan, topics_read
 
 __all__ = ["TopicIds", "lag_of", "source_state"]
 
-ANSWER_TIMEOUT = 10.0
-
 
 class TopicIds:
-    """The ids that Kafka gave the topics when they were made, which must stay as they were.
-
-    They are asked for while a batch waits, so one client is kept: to ask takes it a millisecond,
-    and a new one sixty."""
+    """The ids that Kafka gave the topics when they were made, which must stay as they were."""
 
     def __init__(self, request: RunRequest, ledger: LedgerState | None) -> None:
         self._pipeline, self._connection = request.name, request.connection
         self._seen = {} if ledger is None else dict(ledger.topic_ids)
-        self._admin = None if self._connection is None else clients.admin(self._connection)
 
     def __call__(self, topics: Sequence[str]) -> Mapping[str, str]:
         """The ids as they are now, for the ledger to remember; raise if one has changed."""
-        now = self._now(topics)
+        now = {} if self._connection is None else ids_now(topics, self._connection)
         refusal = refuse_other_topic(self._seen, now, self._pipeline)
         if refusal is not None:
             raise refusal.exception()
         self._seen |= now
         return now
-
-    def _now(self, topics: Sequence[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        if self._connection is None or self._admin is None or not topics:
-            return found
-        asked = TopicCollection(list(topics))
-        futures = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT)
-        for topic, future in futures.items():
-            # A topic that is gone has no id: its reader finds out.
-            with (
-                suppress(TopicError),
-                clients.explain_errors(self._connection, "asking for the topics"),
-            ):
-                found[topic] = str(future.result().topic_id)
-        return found
 
 
 def source_state(request: RunRequest, ledger: LedgerState | None, plan: Plan) -> SourceState | None:

@@ -25,6 +25,7 @@ from tallygate.core.start_facts import (
     StartPolicy,
 )
 from tallygate.engine.batch import BatchEngine
+from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.progress import AtStart
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.source_check import TopicIds, lag_of, source_state
@@ -35,6 +36,7 @@ from tallygate.spark.error_text import progress_of, reason
 from tallygate.spark.plan import Plan, needed_columns, read_plan, seen_besides_records
 from tallygate.spark.refusals import OUTPUT_MODES, refuse
 from tallygate.spark.session import has_class
+from tallygate.spark.settled import unsettled_columns
 from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.base import RowShape
 
@@ -81,14 +83,19 @@ def _shape(request: RunRequest, plan: Plan) -> RowShape:
         has_coordinates=plan.has_coordinates,
         narrow=plan.narrow,
         stateful=plan.stateful,
+        unsettled=unsettled_columns(plan.frame) if _has_lanes(request, plan) else {},
     )
+
+
+def _has_lanes(request: RunRequest, plan: Plan) -> bool:
+    return request.target.traits.is_topic and not plan.narrow
 
 
 def _repeats(request: RunRequest, plan: Plan) -> str | None:
     """Why a batch that is computed again must give the same rows; None if it need not."""
     if plan.stateful:
         return "the state was computed with the old ones"
-    if request.target.traits.is_topic and not plan.narrow:
+    if _has_lanes(request, plan):
         return "rows go to lanes by what they hold, so one could come twice or not at all"
     if request.target.delivery == "idempotent":
         return "rows are known by their key, which must be the same"
@@ -105,7 +112,10 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
     facts.decide()
     request.ready()
     claim = target.take_over(shape, request.checkpoint)
+    lock = _lock(request, claim, checkpoint)
     try:
+        if lock is not None:
+            lock.take()
         decision, ledger = facts.decide()
         _carry_out(decision, request, claim, checkpoint)
         engine = BatchEngine(
@@ -119,12 +129,22 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             letters=target.letter_count(),
             at_start=_at_start(decision, request, ledger),
             diagnose=facts.diagnose,
+            lock=lock,
         )
         return _start_query(engine, spark), engine
     except BaseException as error:
         with contextlib.suppress(Exception):
             target.end(claim, f"failed: {error}")
+        if lock is not None:
+            lock.release()
         raise
+
+
+def _lock(request: RunRequest, claim: Claim, checkpoint: Checkpoint) -> CheckpointLock | None:
+    """The lock of a checkpoint that another run of this machine may use."""
+    if not checkpoint.is_local:
+        return None
+    return CheckpointLock(checkpoint.local_path, f"run {claim.run.epoch} of {request.name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ the reader waits there. After too long a silence the reading fails, and the call
 import contextlib
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.headers import headers_of_each
+from tallygate.kafka.topic_ids import check_ids, forget_clients
 from tallygate.pool import Pool
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -81,13 +83,18 @@ def fetch(
     headers: bool = False,
     bare: bool = False,
     apart: bool = False,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges in blocks, in order within a partition; `bare` ones have no key and
-    no timestamp. If they are to be `apart`, each block is of one partition."""
+    no timestamp. If they are to be `apart`, each block is of one partition.
+
+    With the `ids` that the topics had when the ranges were planned, the end is reached only if they
+    are still the same: a topic that was made again may have records at the same offsets."""
     planned = {each.topic_partition: each for each in ranges if len(each)}
     if planned:
         reading = _Reading(planned, connection, headers, bare)
         yield from _together(_read(reading, connection, patience), apart)
+        check_ids({topic: ids[topic] for topic in ids.keys() & reading.topics}, connection)
 
 
 def _read(
@@ -161,8 +168,8 @@ class _Reading:
         self.refused: set[TopicPartition] = set()
         """Where Kafka said that the offset is not there."""
         # Asking each message for its topic costs more than for its number.
-        topics = {topic for topic, _ in left}
-        self._only_topic = topics.pop() if len(topics) == 1 else None
+        self.topics = {topic for topic, _ in left}
+        self._only_topic = min(self.topics) if len(self.topics) == 1 else None
 
     def starts(self) -> list[Offset]:
         return [Offset(*each.topic_partition, each.start) for each in self.left.values()]
@@ -308,3 +315,4 @@ def _pooled(connection: Connection, length: int) -> Iterator[Consumer]:
 def close_idle() -> None:
     """Close the connections that are not in use."""
     _consumers.close()
+    forget_clients()

@@ -16,6 +16,7 @@ from adbc_driver_manager import AdbcStatusCode
 from tallygate.pool import Pool
 from tallygate.postgres.connect import WATCHFUL, watchful
 from tallygate.postgres.plain import PlainConnection
+from tallygate.postgres.sessions import rename
 
 __all__ = ["ArrowConnection", "Connected", "is_gone", "is_lost", "is_refusal", "pooled"]
 
@@ -24,6 +25,9 @@ NOT_FOUND = AdbcStatusCode.NOT_FOUND
 
 class ArrowConnection:
     """Statements belong to a transaction that begins by itself and ends by commit or rollback."""
+
+    named = ""
+    """After which run the session is named."""
 
     def __init__(self, dsn: str) -> None:
         self._connection = adbc.connect(watchful(dsn), autocommit=True)
@@ -62,14 +66,19 @@ _connections: Pool[Connected] = Pool()
 
 
 @contextlib.contextmanager
-def pooled(dsn: str, *, careful: bool = False) -> Iterator[Connected]:
+def pooled(dsn: str, *, careful: bool = False, name: str = "") -> Iterator[Connected]:
     """A connection of one's own for a while; a careful one has savepoints. If two shared one, one
-    would commit the other's rows. What is not committed at the end is rolled back."""
+    would commit the other's rows. What is not committed at the end is rolled back. The session
+    gets the `name` of a run, by which a newer one can find it (`postgres.sessions`)."""
 
     def connect() -> Connected:
         return PlainConnection.open(dsn) if careful else ArrowConnection(dsn)
 
     with _connections.taken((dsn, careful), connect, _is_fit) as connection:
+        if connection.named != name:
+            connection.rows(rename(name))
+            connection.commit()  # a rollback would undo it
+            connection.named = name
         yield connection
         connection.rollback()
 

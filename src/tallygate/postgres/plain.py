@@ -25,6 +25,9 @@ JSON = {b"json": b"1"}
 class PlainConnection:
     """Statements belong to a transaction that begins by itself and ends by commit or rollback."""
 
+    named = ""
+    """After which run the session is named."""
+
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 

@@ -3,6 +3,7 @@
 All goes through Hadoop's file systems in Spark's JVM, which know the same addresses as Spark does.
 """
 
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -34,6 +35,11 @@ class Folder:
     def is_local(self) -> bool:
         """Whether it is on a disk of this machine, or on one that is mounted like one."""
         return bool(self._files.getUri().getScheme() == "file")
+
+    @property
+    def local_path(self) -> Path:
+        """Where it is on this machine, if it `is_local`."""
+        return Path(str(self._files.makeQualified(self._path(self.path)).toUri().getPath()))
 
     def has(self, name: str = "") -> bool:
         return bool(self._files.exists(self._at(name)))

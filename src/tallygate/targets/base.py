@@ -58,6 +58,9 @@ class RowShape:
     decoder: Decoder | None = None
     """Given if the target gets raw records, which are decoded next to the write; `schema` is the
     decoded one."""
+    unsettled: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The columns that may differ when a batch is computed again, and what each is made by; looked
+    for where rows go to lanes."""
 
     def without_coordinates(self) -> t.StructType:
         """The columns that are the user's."""
@@ -115,9 +118,9 @@ class BatchInput(Protocol):
         """Hand them to tasks and hear what those report; a fence, an unknown outcome and what must
         not go on are raised. With `one_partition` a task that holds rows of several fails."""
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
-        """The same, with one task for each lane: equal rows, by the first of these columns that is
-        not null, are in the same lane however often a batch is computed."""
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
+        """The same, with one task for each lane: rows that are alike in this column are in the same
+        lane however often a batch is computed. Tasks do not see the column."""
 
     def keeps_partitions_whole(self) -> bool:
         """Whether no partition is spread over several tasks, given that every row still belongs to
@@ -212,7 +215,10 @@ class Target(ABC):
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
         """Say that the run is alive, and hear whether it is to stop; raise if it is fenced."""
-        return self.local_run.beat(progress)
+        asked = self.local_run.beat(progress)
+        if (state := self.ledger()) is not None:
+            claim.check_newest(state.run)
+        return asked
 
     def end(self, claim: Claim, outcome: str) -> None:
         self.local_run.end(outcome)

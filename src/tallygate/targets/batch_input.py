@@ -8,8 +8,8 @@ A task then holds some partitions, each of them whole: the ranges are shared out
 tasks as can run side by side, so that many small partitions cost no more than a few large ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -53,7 +53,7 @@ class FrameInput:
 
         return run_tasks(self.prepared(self.given), run)
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         plan = self.plan
 
         def run(given: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
@@ -61,7 +61,8 @@ class FrameInput:
             assert context is not None
             yield perform(task, Blocks(plan, iter(given), lane=context.partitionId()))
 
-        return run_tasks(self.prepared(self.given).repartition(lanes, f.coalesce(*by)), run)
+        rows = self.prepared(self.given).repartition(lanes, f.col(by)).drop(by)
+        return run_tasks(rows, run)
 
     def keeps_partitions_whole(self) -> bool:
         """One Spark partition for each of Kafka's, and no second one of the same."""
@@ -80,9 +81,13 @@ class FetchedInput:
     plan: BlockPlan
     headers: bool = False
     partition_a_task: bool = False
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """What the topics were when the batch was planned, so that none is read that took the place of
+    another: a task that finds out fails before it commits."""
 
     def blocks(self) -> Blocks:
-        return Blocks(self.plan, fetch(self.plan.left, self.connection, headers=self.headers))
+        given = fetch(self.plan.left, self.connection, headers=self.headers, ids=self.ids)
+        return Blocks(self.plan, given)
 
     def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
         filled = [each for each in self.plan.left if len(each)]
@@ -91,11 +96,12 @@ class FetchedInput:
         tasks = self.spark.sparkContext.defaultParallelism
         shares = [[each] for each in filled] if self.partition_a_task else shared_out(filled, tasks)
         connection, plan, headers = self.connection.travelling(), self.plan, self.headers
+        ids = self.ids
 
         def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[TaskReport]:
             for block in numbers:
                 for number in block.column("id").to_pylist():
-                    given = fetch(shares[number], connection, headers=headers)
+                    given = fetch(shares[number], connection, headers=headers, ids=ids)
                     held = {each.topic_partition for each in shares[number]}
                     yield perform(task, Blocks(plan, given, held))
 
@@ -105,7 +111,7 @@ class FetchedInput:
             raise LedgerError(f"{len(shares)} tasks were to report, and {len(reports)} did.")
         return reports
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         raise NotImplementedError("raw records are shared out by partition, not by what they hold")
 
     def keeps_partitions_whole(self) -> bool:
@@ -131,7 +137,7 @@ class BlockInput:
         raise_problems(reports)
         return reports
 
-    def run_in_lanes(self, task: Task, lanes: int, by: tuple[str, ...]) -> list[TaskReport]:
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
         """The blocks of a task are those of the lane of its number."""
         given = [*self.tasks, *([()] * (lanes - len(self.tasks)))]
         reports = [

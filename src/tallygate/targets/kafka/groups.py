@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from confluent_kafka import TopicPartition as Offset
+from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, LedgerState, Lose, Lost, Remember
 from tallygate.core.offsets import MovedError, Range, TopicPartition
@@ -58,6 +59,8 @@ class PipelineGroups:
     """Whether offsets are kept for stand-ins of the source's topics."""
     target: str | None
     """The id of the topic that rows are written to."""
+    by: str | None
+    """What chooses the lanes of rows."""
 
     @property
     def groups(self) -> list[str]:
@@ -95,6 +98,13 @@ class PipelineGroups:
             furthest=None if ahead == positions else ahead,
         )
 
+    def check_newest(self, claim: Claim, admin: AdminClient) -> None:
+        """Raise if a newer run has taken over: it has put its mark into all lanes, so one tells."""
+        first = self.groups[:1]
+        (found,) = committed_in(first, self.connection, stand_in=self.stand_in, admin=admin)
+        for position in found.values():
+            claim.check_newest(position.mark.run)
+
     def ledgers(self, claim: Claim, remembered: Remember) -> tuple[GroupLedger, ...]:
         return tuple(
             GroupLedger(
@@ -104,6 +114,7 @@ class PipelineGroups:
                 stand_in=self.stand_in,
                 remembered=remembered,
                 target=self.target,
+                by=self.by,
             )
             for group in self.groups
         )

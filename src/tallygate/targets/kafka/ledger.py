@@ -30,6 +30,7 @@ from confluent_kafka import (
     Producer,
 )
 from confluent_kafka import TopicPartition as Offset
+from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, Remember, Run
 from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartition, is_topic
@@ -119,6 +120,8 @@ class Mark:
     lost: tuple[tuple[int, int], ...] = ()
     target: str | None = None
     """The id of the topic that the rows are in."""
+    by: str | None = None
+    """What chooses the lanes of rows."""
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -175,6 +178,8 @@ class GroupLedger:
     remembered: Remember = field(default_factory=lambda: Remember(None, {}))
     target: str | None = None
     """The id of the topic that rows are written to."""
+    by: str | None = None
+    """What chooses the lanes of rows."""
 
     def positions(
         self, consumer: Consumer, partitions: Iterable[TopicPartition]
@@ -250,6 +255,7 @@ class GroupLedger:
             topic_id=self.remembered.topic_ids.get(topic),
             checkpoint_id=self.remembered.checkpoint_id,
             target=self.target,
+            by=self.by,
         )
 
     def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:
@@ -308,14 +314,19 @@ def committed(
 
 
 def committed_in(
-    groups: Sequence[str], connection: Connection, *, stand_in: bool, settled: bool = False
+    groups: Sequence[str],
+    connection: Connection,
+    *,
+    stand_in: bool,
+    settled: bool = False,
+    admin: AdminClient | None = None,
 ) -> list[dict[TopicPartition, Position]]:
     """All offsets of groups that are a ledger's, with their marks.
 
     A transaction that is open may still move some of them. So this is for planning; a task that
     writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits
     until no transaction holds offsets any more."""
-    admin = clients.admin(connection)
+    admin = admin or clients.admin(connection)
     futures: dict[Any, Any] = {}
     for group in groups:  # of which Kafka is asked for one at a time
         futures |= admin.list_consumer_group_offsets(

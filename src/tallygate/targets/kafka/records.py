@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tallygate.core.blocks import Block
@@ -14,8 +14,10 @@ from tallygate.core.decoding import COORDINATES
 from tallygate.kafka.fetch import HEADERS
 from tallygate.quoting import backticked
 
-__all__ = ["SOURCE", "Header", "RecordRows", "as_records", "record_rows"]
+__all__ = ["LANE", "SOURCE", "Header", "RecordRows", "as_records", "record_rows"]
 
+LANE = "_tallygate_lane"
+"""The column that chooses the lane of a row; no task sees it."""
 SOURCE = "tallygate.source"
 """The header that says where a record came from."""
 
@@ -30,9 +32,10 @@ def as_records(
     added: Sequence[str],
     has_coordinates: bool,
     headers: bool = False,
+    lane: Column | None = None,
 ) -> DataFrame:
     """The frame as key, value, coordinates and headers, made by the JVM; `added` are columns that
-    are not the user's."""
+    are not the user's. `lane` is what chooses the lane, where there are lanes."""
     own = [name for name in frame.columns if name not in added]
     value = f.to_json(f.struct(*map(backticked, own))) if format == "json" else f.col("value")
     chosen: Any = f.lit(None) if key is None else f.col(backticked(key))
@@ -44,6 +47,7 @@ def as_records(
         chosen.cast("string").cast("binary").alias("key"),
         *coordinates,
         *([f.col(HEADERS.name)] if headers else []),
+        *([] if lane is None else [lane.alias(LANE)]),
     )
 
 

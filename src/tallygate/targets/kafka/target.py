@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
+from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.kafka.groups import topic_ids
@@ -30,6 +32,7 @@ from tallygate.targets.base import (
     check_key,
 )
 from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
+from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
 from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic
 from tallygate.targets.kafka.limits import Limits
@@ -67,6 +70,7 @@ class KafkaTarget(Target):
         self._names, self._lanes, self._read_topics = Names(pipeline), lanes, topics
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._shape: RowShape | None = None
+        self._choice: LaneChoice | None = None
         self._topic_id: str | None = None
         self._largest_letter = sys.maxsize
         self.traits = self._traits(narrow=True)
@@ -76,6 +80,8 @@ class KafkaTarget(Target):
         self._counter: LetterCount | None = None
         self._seen: dict[TopicPartition, int] = {}
         self._renewed_at = time.monotonic()
+        self._watcher: AdminClient | None = None
+        """Asks for newer runs: to make a client for each heartbeat takes longer than to ask."""
 
     @property
     def name(self) -> str:
@@ -104,6 +110,7 @@ class KafkaTarget(Target):
         with contextlib.suppress(TopicError):  # who may write may not be one who may ask
             self._largest_letter = Limits.of(topics, self._letters_topic).largest
         self._check_strategy(shape)
+        self._choice = None if shape.narrow else LaneChoice.of(shape, self._key_of(shape))
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
         self._topic_id = topic_ids([self._spec.topic], self._connection).get(self._spec.topic)
         if self._topic_id is None:
@@ -111,6 +118,11 @@ class KafkaTarget(Target):
                 f"topic {self._spec.topic!r} is not known to every broker yet; start again in a "
                 "moment."
             )
+
+    def _key_of(self, shape: RowShape) -> str | None:
+        """The column that becomes the record's key."""
+        given = self._spec.format == "value" and "key" in shape.schema.fieldNames()
+        return self._spec.key or ("key" if given else None)
 
     def identity(self) -> str | None:
         return self._topic_id
@@ -159,6 +171,7 @@ class KafkaTarget(Target):
             lanes=lanes,
             stand_in=self._stand_in,
             target=self._topic_id,
+            by=None if self._choice is None else self._choice.text(),
         )
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
@@ -172,10 +185,13 @@ class KafkaTarget(Target):
                 f"{groups.lanes} now (spark.sql.shuffle.partitions); rows would change lanes. Set "
                 "it back."
             )
+        state = groups.state()
+        if groups.by is not None and state is not None and state.furthest is not None:
+            check_unchanged(self.pipeline, newest.by, groups.by)
         claim = Claim(self.pipeline, Run.mine(newest.run.epoch + 1))
         self._make_stand_ins(before)
         self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
-        if (state := groups.state()) is not None:
+        if state is not None:
             self._remembered = Remember(state.checkpoint_id, state.topic_ids)
         groups.mark_again(claim, self._remembered, before)
         return claim
@@ -321,6 +337,7 @@ class KafkaTarget(Target):
             added=COORDINATES if shape.has_coordinates else (),
             has_coordinates=shape.has_coordinates,
             headers=self._spec.format == "value" and HEADERS.name in frame.columns,
+            lane=None if self._choice is None else self._choice.value(),
         )
 
     def _opened(self) -> RowShape:
@@ -329,9 +346,13 @@ class KafkaTarget(Target):
         return self._shape
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
-        """A newer run is found out by the next commit."""
+        """A newer run is found before anything is renewed, which would fence its producers."""
+        asked = self.local_run.beat(progress)
+        if self._watcher is None:
+            self._watcher = clients.admin(self._connection)
+        self._groups().check_newest(claim, self._watcher)
         self._renew(claim)
-        return super().beat(claim, progress)
+        return asked
 
     def _renew(self, claim: Claim) -> None:
         """Commit again what has not moved since the last look, lest Kafka forgets it. A batch that

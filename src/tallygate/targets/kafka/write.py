@@ -1,8 +1,9 @@
 """Writing a batch to Kafka: a transaction for each task, which holds rows and offsets.
 
   narrow     each task holds one source partition: its transaction commits that offset.
-  lanes      after a shuffle rows are sent to a fixed number of lanes by their key: each lane's
-             transaction commits all source offsets, in a group of the lane's own.
+  lanes      after a shuffle rows are sent to a fixed number of lanes by what is settled in them
+             (`LaneChoice`): each lane's transaction commits all source offsets, in a group of the
+             lane's own.
 
 A lane may be ahead of another by one batch after a crash. Spark repeats that batch with the same
 rows, and each lane skips it or writes it by its own offsets.
@@ -41,7 +42,7 @@ from tallygate.targets.kafka.ledger import (
     open_producer,
 )
 from tallygate.targets.kafka.limits import Limits
-from tallygate.targets.kafka.records import RecordRows, record_rows
+from tallygate.targets.kafka.records import LANE, RecordRows, record_rows
 from tallygate.targets.kafka.sending import (
     Outlet,
     denied,
@@ -104,8 +105,8 @@ class BatchWriter:
         return _written("narrow", reports)
 
     def by_lane(self, batch: WriteBatch) -> Written:
-        by = ("key", "value")
-        return _written("lanes", batch.input.run_in_lanes(self.commit_lane, len(self.ledgers), by))
+        reports = batch.input.run_in_lanes(self.commit_lane, len(self.ledgers), LANE)
+        return _written("lanes", reports)
 
     def begin(self, ledger: GroupLedger, transactional_id: str, ranges: Iterable[Range]) -> None:
         """Write down where partitions begin, all at once, and fenced as what follows."""

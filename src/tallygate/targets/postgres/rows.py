@@ -10,7 +10,7 @@ refused is halved until the row is found, which becomes a dead letter in the sam
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -27,6 +27,7 @@ from tallygate.failpoints import reach
 from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
 from tallygate.postgres.ledger_tables import check_claim, keep_letters, move
 from tallygate.postgres.plain import shown
+from tallygate.postgres.sessions import session_name
 from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError
 from tallygate.targets.postgres.nested import as_json
 
@@ -117,7 +118,7 @@ class RowWriter:
         if first is None and not blocks.partitions:
             return  # which partition this was is not known here: the driver moves it
         given = chain([first] if first else [], incoming)
-        with translate_errors(self.target), pooled(self.dsn, careful=self.careful) as connection:
+        with translate_errors(self.target), self._connection() as connection:
 
             def rows() -> None:
                 report.rows = self.ingest(connection, given, blocks.letters)
@@ -133,12 +134,15 @@ class RowWriter:
         """A task of the strategy `staged`: its rows go to the staging table under a name of this
         attempt, of which the driver hears only if the attempt succeeds."""
         report.attempt = uuid.uuid4().hex
-        with translate_errors(self.target), pooled(self.dsn, careful=self.careful) as connection:
+        with translate_errors(self.target), self._connection() as connection:
             report.rows = self.marked().ingest(connection, blocks, blocks.letters, report.attempt)
             if blocks.letters:
                 check_claim(connection, self.claim)
                 keep_letters(connection, self.claim, blocks.letters)
             connection.commit()
+
+    def _connection(self) -> AbstractContextManager[Connected]:
+        return pooled(self.dsn, careful=self.careful, name=session_name(self.claim))
 
     def marked(self) -> "RowWriter":
         """One whose rows say of which attempt they are."""

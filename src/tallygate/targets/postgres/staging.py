@@ -19,6 +19,7 @@ from tallygate.core.ledger import Claim
 from tallygate.core.letters import Letter
 from tallygate.errors import TargetError
 from tallygate.postgres.arrow import Connected, is_refusal
+from tallygate.postgres.sessions import LOCK_WAIT
 from tallygate.postgres.tables import SCHEMA
 from tallygate.quoting import double_quoted
 from tallygate.targets.base import UnknownOutcomeError
@@ -53,7 +54,8 @@ class Staging:
         key: tuple[str, ...],
         mode: str,
     ) -> "Staging":
-        """Make the staging table, and remove those of older runs."""
+        """Make the staging table, and remove those of older runs, but not that of a newer one,
+        which may have begun meanwhile."""
         prefix = f"stage_{hashlib.sha256(claim.pipeline.encode()).hexdigest()[:12]}_"
         name = f"{prefix}{claim.run.epoch}"
         older = connection.execute(
@@ -62,6 +64,9 @@ class Staging:
             (SCHEMA, prefix),
         ).fetchall()
         for (old,) in older:
+            number = old.removeprefix(prefix)
+            if not number.isdigit() or int(number) > claim.run.epoch:
+                continue
             connection.execute(
                 sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, old))
             )
@@ -78,7 +83,11 @@ class Staging:
         return cls(name=name, table=table, columns=columns, staged=staged, key=key, mode=mode)
 
     def clear(self, connection: Connected) -> None:
+        """Empty it. A task of an earlier try that hangs may hold it: that must end in an error, and
+        the start that comes then ends such a session."""
+        connection.rows(f"SET LOCAL lock_timeout = {round(1000 * LOCK_WAIT)}")
         connection.rows(f"TRUNCATE {self._quoted} RESTART IDENTITY")
+        connection.rows("SET LOCAL lock_timeout TO DEFAULT")
 
     def merge(
         self,

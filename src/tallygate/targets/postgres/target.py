@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -16,6 +17,8 @@ from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
 from tallygate.postgres.arrow import Connected, is_lost, pooled
 from tallygate.postgres.connect import connect
+from tallygate.postgres.plain import PlainConnection
+from tallygate.postgres.sessions import LOCK_WAIT, insist, session_name
 from tallygate.postgres.tables import upgrade
 from tallygate.quoting import backticked
 from tallygate.spec import Postgres
@@ -48,7 +51,8 @@ class _LetterTable:
     claim: Claim
 
     def keep(self, letters: list[Letter]) -> None:
-        with report_step_errors(is_lost), pooled(self.dsn) as connection:
+        name = session_name(self.claim)
+        with report_step_errors(is_lost), pooled(self.dsn, name=name) as connection:
             ledger_tables.check_claim(connection, self.claim)
             ledger_tables.keep_letters(connection, self.claim, letters)
             connection.commit()
@@ -58,9 +62,19 @@ class PostgresTarget(Target):
     traits = Traits(decodes=True)
 
     def __init__(
-        self, spec: Postgres, *, pipeline: str, delivery: str, dsn: str, timeout: float
+        self,
+        spec: Postgres,
+        *,
+        pipeline: str,
+        delivery: str,
+        dsn: str,
+        timeout: float,
+        lock_wait: float = LOCK_WAIT,
     ) -> None:
+        """`lock_wait` is how long a start waits for what an older run has locked before it ends
+        that run's sessions."""
         self.pipeline, self.delivery = pipeline, delivery
+        self._lock_wait = lock_wait
         self._spec, self._dsn, self._timeout = spec, dsn, timeout
         self._table: TableName | None = None
         self._columns: tuple[Column, ...] = ()
@@ -109,20 +123,23 @@ class PostgresTarget(Target):
             "checkpoint": checkpoint,
             "version": __version__,
         }
-        with self._connection() as connection:
-            epoch = ledger_tables.take_over(connection, Claim(self.pipeline, run), about)
-            connection.commit()
-        claim = Claim(self.pipeline, replace(run, epoch=epoch))
-        with connect(self._dsn, timeout=self._timeout, autocommit=True) as session:
-            staging = Staging.make(
-                session,
-                claim,
-                table=self._table,
-                columns=self._columns,
-                staged=self._staged,
-                key=self._spec.key,
-                mode=self._spec.mode,
+        before = self.ledger() or LedgerState()
+
+        def take_over(session: psycopg.Connection) -> int:
+            started = Claim(self.pipeline, run)
+            return ledger_tables.take_over(PlainConnection(session), started, about)
+
+        with translate_errors(str(self._table)):
+            epoch = insist(
+                self._dsn,
+                take_over,
+                pipeline=self.pipeline,
+                older=before.run.epoch,
+                doing="from its ledger",
+                wait=self._lock_wait,
             )
+            claim = Claim(self.pipeline, replace(run, epoch=epoch))
+            staging = self._make_staging(claim, self._table)
         self._writer = BatchWriter(
             dsn=self._dsn,
             claim=claim,
@@ -133,6 +150,28 @@ class PostgresTarget(Target):
             narrow=self._narrow,
         )
         return claim
+
+    def _make_staging(self, claim: Claim, table: TableName) -> Staging:
+        def make(session: psycopg.Connection) -> Staging:
+            return Staging.make(
+                session,
+                claim,
+                table=table,
+                columns=self._columns,
+                staged=self._staged,
+                key=self._spec.key,
+                mode=self._spec.mode,
+            )
+
+        return insist(
+            self._dsn,
+            make,
+            pipeline=self.pipeline,
+            older=claim.run.epoch - 1,
+            name=session_name(claim),
+            doing="to a staging table of its own",
+            wait=self._lock_wait,
+        )
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         if self._writer is None or self._writer.claim != claim:
@@ -207,5 +246,6 @@ class PostgresTarget(Target):
     def _connection(self) -> Iterator[Connected]:
         """The driver's own, for the ledger. One that broke while it was idle is opened again."""
         where = str(self._table or self._spec.table)
-        with translate_errors(where), pooled(self._dsn, careful=True) as connection:
+        name = session_name(self._writer.claim) if self._writer is not None else ""
+        with translate_errors(where), pooled(self._dsn, careful=True, name=name) as connection:
             yield connection

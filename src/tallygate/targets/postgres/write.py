@@ -15,6 +15,7 @@ ledger says.
 
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from tallygate.postgres.ledger_tables import (
     record,
 )
 from tallygate.postgres.plain import JSON
+from tallygate.postgres.sessions import session_name
 from tallygate.postgres.tables import SCHEMA
 from tallygate.targets.base import WriteBatch, Written
 from tallygate.targets.postgres.rows import RowWriter, commit_in_order
@@ -97,7 +99,7 @@ class BatchWriter:
         blocks = batch.input.blocks()
         read = time.perf_counter() - started
         rows = 0
-        with pooled(self.dsn, careful=self.careful) as connection:
+        with self._connection(careful=self.careful) as connection:
 
             def save() -> None:
                 nonlocal rows
@@ -134,7 +136,7 @@ class BatchWriter:
         reports = batch.input.run(rows.commit_partitions, one_partition=True)
         seconds = slowest(reports)
         written = sum(report.rows for report in reports)
-        with pooled(self.dsn) as connection:
+        with self._connection() as connection:
             self._move(connection, unmoved(batch.left, reports))
             finish(connection, self.claim, number, _done(batch, "partition", written, seconds))
             connection.commit()
@@ -145,7 +147,7 @@ class BatchWriter:
         batch's number in the history. A partition that the ledger does not know when it knows
         others of its topic is one that was added, and begins at 0."""
         starts = [replace(each, until=each.start) for each in batch.new if each.start]
-        with pooled(self.dsn) as connection:
+        with self._connection() as connection:
             # It need not wait for the disk: no commit that comes later is there without this one.
             connection.rows("SET LOCAL synchronous_commit = off")
             self._move(connection, starts)
@@ -155,7 +157,7 @@ class BatchWriter:
         return number
 
     def _by_staging(self, batch: WriteBatch) -> Written:
-        with pooled(self.dsn) as connection:
+        with self._connection() as connection:
             self.staging.clear(connection)
             connection.commit()
         reports = batch.input.run(self._staged(batch).stage)
@@ -164,7 +166,7 @@ class BatchWriter:
         staged = sum(report.rows for report in reports)
         seconds = slowest(reports)
         rows = 0
-        with pooled(self.dsn, careful=self.careful) as connection:
+        with self._connection(careful=self.careful) as connection:
 
             def merge() -> None:
                 nonlocal rows
@@ -182,6 +184,9 @@ class BatchWriter:
             commit = commit_in_order(connection, self.delivery, batch.id, merge, ledger)
         seconds["write"] += _since(started) - commit
         return Written("staged", rows, {**seconds, "commit": commit})
+
+    def _connection(self, *, careful: bool = False) -> AbstractContextManager[Connected]:
+        return pooled(self.dsn, careful=careful, name=session_name(self.claim))
 
     def _move(self, connection: Connected, ranges: Iterable[Range]) -> None:
         check_claim(connection, self.claim)
