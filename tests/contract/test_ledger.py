@@ -1,12 +1,13 @@
 """The ledger beside the rows: who wrote last, what is lost, what is remembered, and whose it is."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from contract.conftest import Make
 from contract.harness import Run, settled
-from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC
+from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch
 from contract.ways import Way, ways
 from tallygate.core.ledger import LedgerState, Lose, Remember, Retarget
 from tallygate.core.offsets import MovedError, Range
@@ -93,10 +94,17 @@ def test_what_a_start_compares_is_remembered(way: Way, make: Make) -> None:
     assert settled(store).state.positions == LAST
 
 
+def _written_before(way: Way, make: Make, batches: Sequence[Batch]) -> None:
+    """By a run that is over: Kafka shows the offsets of a transaction a moment after its end."""
+    store = make(way, pipeline="p")
+    Run(store).bring(batches)
+    settled(store)
+
+
 @pytest.mark.parametrize("way", ways())
 def test_a_ledger_is_not_taken_for_that_of_another_place(way: Way, make: Make) -> None:
     """The same pipeline into another table, topic or folder: it is refused, or begins there."""
-    Run(make(way, pipeline="p")).bring(BATCHES)
+    _written_before(way, make, BATCHES)
     moved = make(way, pipeline="p", place="p_elsewhere")
     try:
         Run(moved).bring(BATCHES)
@@ -109,7 +117,7 @@ def test_a_ledger_is_not_taken_for_that_of_another_place(way: Way, make: Make) -
 @pytest.mark.parametrize("way", ways(lambda way: way.kind in ("postgres", "kafka")))
 def test_another_target_that_is_accepted_holds_what_comes_next(way: Way, make: Make) -> None:
     """And the ledger keeps that what came before is not in it, however often it is said."""
-    Run(make(way, pipeline="p")).bring(BATCHES[:2])
+    _written_before(way, make, BATCHES[:2])
     moved = make(way, pipeline="p", place="p_elsewhere")
     run = Run(moved, accepts=True)
     run.bring(BATCHES[:2])
@@ -129,7 +137,7 @@ def test_another_target_that_is_accepted_holds_what_comes_next(way: Way, make: M
 
 @pytest.mark.parametrize("way", ways(lambda way: str(way) in ("postgres-driver", "kafka-narrow")))
 def test_the_twin_that_does_not_look_leaves_out_what_came_before(way: Way, make: Make) -> None:
-    Run(make(way, pipeline="p")).bring(BATCHES[:2])
+    _written_before(way, make, BATCHES[:2])
     moved = make(way, pipeline="p", place="p_elsewhere")
     Run(moved, accepts=True).bring(BATCHES)
     assert moved.seen().missing

@@ -61,7 +61,7 @@ def refuse_header(
         return
     separator = said.get("sep", said.get("delimiter", ","))
     if first is not None and names_columns(first[0], schema.fieldNames(), separator):
-        file = first[1].removeprefix("file://")
+        file = first[1].removeprefix("file://").removeprefix("file:")
         raise ConfigError(
             f"{where}: the first line of {file} names the columns; say `options: {{header: true}}`."
         )
