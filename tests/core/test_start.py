@@ -393,14 +393,14 @@ table.row("the same one", Resume(), ledger=ledger(target="9"), policy=INTO_9)
 table.row(
     "of a ledger that was restored with its table",
     Resume(),
-    ledger=ledger(target="1/8"),
-    policy=replace(INTO_9, target_id="2/9"),
+    ledger=ledger(target="1:8"),
+    policy=replace(INTO_9, target_id="2:9"),
 )
 table.row(
     "of another table beside the same ledger",
     ANOTHER,
-    ledger=ledger(target="1/8"),
-    policy=replace(INTO_9, target_id="1/9"),
+    ledger=ledger(target="1:8"),
+    policy=replace(INTO_9, target_id="1:9"),
 )
 table.row("of a ledger that does not say", Resume(), policy=INTO_9)
 table.row("of a target that holds its ledger", Resume(), ledger=OF_8)

@@ -15,7 +15,7 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A ledger is gone on with only into the target that it is of.",
         file="core/start.py",
-        old='    return here if held.rpartition("/")[0] == here.rpartition("/")[0] else None\n',
+        old='    return here if held.rpartition(":")[0] == here.rpartition(":")[0] else None\n',
         new="    return None\n",
         tests="core/test_start.py contract/test_ledger.py -k 'a_start or another_place'",
     ),

@@ -112,7 +112,7 @@ def _retarget(ledger: LedgerState, policy: StartPolicy) -> str | None:
     held, here = ledger.target, policy.target_id
     if held is None or here is None or held == here:
         return None
-    return here if held.rpartition("/")[0] == here.rpartition("/")[0] else None
+    return here if held.rpartition(":")[0] == here.rpartition(":")[0] else None
 
 
 def refuse_source(

@@ -217,8 +217,8 @@ def take_over(transaction: Transaction, claim: Claim, about: Mapping[str, Any]) 
         "epoch = pipelines.epoch + 1, target = EXCLUDED.target, delivery = EXCLUDED.delivery, "
         "stateful = EXCLUDED.stateful, checkpoint = EXCLUDED.checkpoint, "
         # Of a ledger that is not empty only `retarget` makes it another one.
-        "target_id = CASE WHEN split_part(pipelines.target_id, '/', 1) = "
-        "split_part(EXCLUDED.target_id, '/', 1) AND EXISTS "
+        "target_id = CASE WHEN split_part(pipelines.target_id, ':', 1) = "
+        "split_part(EXCLUDED.target_id, ':', 1) AND EXISTS "
         "(SELECT FROM tallygate.positions WHERE pipeline = pipelines.name) "
         "THEN pipelines.target_id ELSE EXCLUDED.target_id END "
         "RETURNING epoch",

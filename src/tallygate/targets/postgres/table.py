@@ -171,7 +171,7 @@ def table_id(connection: psycopg.Connection, table: TableName) -> str | None:
     """The table's number in its database, which another one of its name does not have, behind that
     of the ledger: a restored database numbers both of them again."""
     row = connection.execute(
-        "SELECT 'tallygate.pipelines'::regclass::oid::text || '/' || pg_class.oid::text "
+        "SELECT 'tallygate.pipelines'::regclass::oid::text || ':' || pg_class.oid::text "
         "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
         "WHERE nspname = %s AND relname = %s",
         (table.schema, table.name),
