@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fixtures.blocks import raw_block
 from tallygate.core.avro import arrow_schema, encoder
 from tallygate.core.decoding import Decoder
 from tallygate.errors import ConfigError
@@ -28,24 +29,10 @@ PLAIN = pa.schema(
 )
 
 
-def _raw(*values: bytes | None) -> pa.RecordBatch:
-    count = len(values)
-    return pa.RecordBatch.from_pydict(
-        {
-            "key": pa.array([b"k"] * count, pa.binary()),
-            "value": pa.array(values, pa.binary()),
-            "topic": pa.array(["t"] * count),
-            "partition": pa.array([1] * count, pa.int32()),
-            "offset": pa.array(range(count), pa.int64()),
-            "timestamp": pa.array([datetime(2026, 1, 1)] * count, pa.timestamp("us", "UTC")),
-        }
-    )
-
-
 def _one(type_: pa.DataType, text: str) -> Any:
     """The one field `f` of a JSON record, or the cause why it is unfit."""
     decoder = Decoder("json", pa.schema([("f", type_)]))
-    rows, unfit = decoder.decode(_raw(f'{{"f": {text}}}'.encode()))
+    rows, unfit = decoder.decode(raw_block(f'{{"f": {text}}}'.encode()))
     return unfit[0].cause if unfit else rows.column("f")[0].as_py()
 
 
@@ -124,7 +111,7 @@ def test_values_that_do_not_fit(type_: pa.DataType, text: str, cause: str) -> No
     "value", [b"", b"[1]", b"1", b"nonsense", b'{"id": 1', b'{"id":1}{"id":2}', b"\xff", None]
 )
 def test_records_that_are_no_objects_are_unfit_and_the_others_are_not(value: bytes | None) -> None:
-    rows, unfit = Decoder("json", PLAIN).decode(_raw(b'{"id":1}', value, b'{"id":3}'))
+    rows, unfit = Decoder("json", PLAIN).decode(raw_block(b'{"id":1}', value, b'{"id":3}'))
     assert [each.index for each in unfit] == [1]
     assert rows.column("id").to_pylist() == [1, 3]
     assert rows.column("_offset").to_pylist() == [0, 2]
@@ -133,7 +120,7 @@ def test_records_that_are_no_objects_are_unfit_and_the_others_are_not(value: byt
 def test_two_bad_records_cannot_make_a_good_one() -> None:
     """Halves that would parse together, and a record with two objects to make up the count."""
     pieces = [b'{"id":1}', b'{"name":', b'{"id":2}}', b'{"id":3}{"id":4}']
-    rows, unfit = Decoder("json", PLAIN).decode(_raw(*pieces))
+    rows, unfit = Decoder("json", PLAIN).decode(raw_block(*pieces))
     assert rows.column("id").to_pylist() == [1]
     assert [each.index for each in unfit] == [1, 2, 3]
 
@@ -141,17 +128,17 @@ def test_two_bad_records_cannot_make_a_good_one() -> None:
 def test_a_null_in_a_field_that_is_not_nullable_is_unfit() -> None:
     """Spark leaves checks for null out where a column is declared to have none."""
     long = pa.field("id", pa.int64(), nullable=False)
-    block = _raw(b'{"id":1}', b"{}", b'{"id":null}', b'{"id":4}')
+    block = raw_block(b'{"id":1}', b"{}", b'{"id":null}', b'{"id":4}')
     rows, unfit = Decoder("json", pa.schema([long])).decode(block)
     assert rows.column("id").to_pylist() == [1, 4]
     assert [each.index for each in unfit] == [1, 2]
     assert unfit[0].cause == "id: is missing or null, and declared NOT NULL"
     inner = Decoder("json", pa.schema([("s", pa.struct([long]))]))
-    rows, unfit = inner.decode(_raw(b'{"s":{"id":1}}', b'{"s":{}}', b"{}"))
+    rows, unfit = inner.decode(raw_block(b'{"s":{"id":1}}', b'{"s":{}}', b"{}"))
     assert rows.column("s").to_pylist() == [{"id": 1}, None]
     assert unfit[0].cause == "s: id: is missing or null, and declared NOT NULL"
     cells = Decoder("csv", pa.schema([long, ("name", pa.string())]))
-    assert [each.index for each in cells.decode(_raw(b"1,", b",a"))[1]] == [1]
+    assert [each.index for each in cells.decode(raw_block(b"1,", b",a"))[1]] == [1]
 
 
 @pytest.mark.parametrize("other", [pa.int64(), pa.decimal128(5, 2)])
@@ -161,7 +148,7 @@ def test_half_a_character_is_unfit(other: pa.DataType, escape: bytes, before: by
     """A lone surrogate: Python's own JSON reader takes it for text, which no column can hold."""
     decoder = Decoder("json", pa.schema([("name", pa.string()), ("other", other)]))
     bad = b"{" + before + b'"name":"' + escape + b'"}'
-    rows, unfit = decoder.decode(_raw(b'{"name":"a"}', bad, rb'{"name":"\ud83d\ude00"}'))
+    rows, unfit = decoder.decode(raw_block(b'{"name":"a"}', bad, rb'{"name":"\ud83d\ude00"}'))
     assert rows.column("name").to_pylist() == ["a", "\N{GRINNING FACE}"]
     assert [each.index for each in unfit] == [1]
     assert unfit[0].cause.isascii()
@@ -173,7 +160,7 @@ def test_what_is_no_json_is_unfit_even_in_a_field_that_is_ignored(
     other: pa.DataType, value: bytes
 ) -> None:
     decoder = Decoder("json", pa.schema([("id", pa.int64()), ("other", other)]))
-    _, unfit = decoder.decode(_raw(b'{"id":1}', b'{"id":2,"ignored":' + value + b"}"))
+    _, unfit = decoder.decode(raw_block(b'{"id":1}', b'{"id":2,"ignored":' + value + b"}"))
     assert [each.index for each in unfit] == [1]
 
 
@@ -181,10 +168,10 @@ def test_what_is_no_json_is_unfit_even_in_a_field_that_is_ignored(
 def test_a_number_without_end_is_for_its_field_to_refuse(other: pa.DataType) -> None:
     decoder = Decoder("json", pa.schema([("id", pa.int64()), ("other", other)]))
     values = [b'{"id":%d,"ignored":%s}' % (i, n) for i, n in enumerate(ENDLESS)]
-    rows, unfit = decoder.decode(_raw(b'{"id":"x"}', *values))
+    rows, unfit = decoder.decode(raw_block(b'{"id":"x"}', *values))
     assert [each.index for each in unfit] == [0]
     assert rows.column("id").to_pylist() == list(range(len(ENDLESS)))
-    _, unfit = decoder.decode(_raw(*(b'{"id":%s}' % number for number in ENDLESS)))
+    _, unfit = decoder.decode(raw_block(*(b'{"id":%s}' % number for number in ENDLESS)))
     assert len(unfit) == len(ENDLESS)
 
 
@@ -293,16 +280,16 @@ def test_a_record_is_as_unfit_among_others_as_alone(odd: str) -> None:
     good, bad = b'{"key":1,"amount":1.5}', ODD[odd]
     if odd != "null":
         bad = b'{"key":1,' + bad[1:]
-    assert [each.index for each in decoder.decode(_raw(bad))[1]] == [0]
-    assert [each.index for each in decoder.decode(_raw(good, bad, good))[1]] == [1]
-    assert [each.index for each in decoder.decode(_raw(b"x", bad, good))[1]] == [0, 1]
+    assert [each.index for each in decoder.decode(raw_block(bad))[1]] == [0]
+    assert [each.index for each in decoder.decode(raw_block(good, bad, good))[1]] == [1]
+    assert [each.index for each in decoder.decode(raw_block(b"x", bad, good))[1]] == [0, 1]
 
 
 def test_a_zero_has_the_same_sign_among_others_as_alone() -> None:
     decoder = Decoder("json", PLAIN)
     whole, broken = b'{"amount":-0}', b'{"amount":-0.0}'
     for block in ([whole, broken], [whole, broken, b"x"]):
-        rows, _ = decoder.decode(_raw(*block))
+        rows, _ = decoder.decode(raw_block(*block))
         assert repr(rows.column("amount").to_pylist()) == "[0.0, -0.0]"
 
 
@@ -333,7 +320,7 @@ def test_the_fast_way_is_not_left_for_what_only_looks_odd(value: bytes) -> None:
 def test_csv() -> None:
     decoder = Decoder("csv", PLAIN)
     rows, unfit = decoder.decode(
-        _raw(b'1,2,1.5,"a,b",TRUE,2026-01-01', b"x,2,1.5,a,true,", b"1,2", b",,,,,\n")
+        raw_block(b'1,2,1.5,"a,b",TRUE,2026-01-01', b"x,2,1.5,a,true,", b"1,2", b",,,,,\n")
     )
     assert [each.index for each in unfit] == [1, 2]
     assert unfit[1].cause == "2 cells for 6 fields"
@@ -344,7 +331,7 @@ def test_csv() -> None:
 @pytest.mark.parametrize("value", [b'"a"b,c', b'"a,b', b"a\nb,c", b'a,"', b"\xff,a"])
 def test_a_line_that_is_no_csv_is_unfit_and_the_others_are_not(value: bytes) -> None:
     decoder = Decoder("csv", pa.schema([("a", pa.string()), ("b", pa.string())]))
-    rows, unfit = decoder.decode(_raw(b"1,2", value, b'"3\n,""",4'))
+    rows, unfit = decoder.decode(raw_block(b"1,2", value, b'"3\n,""",4'))
     assert [each.index for each in unfit] == [1]
     assert unfit[0].cause
     assert rows.column("a").to_pylist() == ["1", '3\n,"']
@@ -352,14 +339,14 @@ def test_a_line_that_is_no_csv_is_unfit_and_the_others_are_not(value: bytes) -> 
 
 def test_a_cell_of_csv_may_be_as_long_as_its_record() -> None:
     decoder = Decoder("csv", pa.schema([("a", pa.string()), ("b", pa.int64())]))
-    rows, unfit = decoder.decode(_raw(b"x" * 3_000_000 + b",1"))
+    rows, unfit = decoder.decode(raw_block(b"x" * 3_000_000 + b",1"))
     assert not unfit
     assert len(rows.column("a")[0].as_py()) == 3_000_000
 
 
 def test_csv_holds_what_its_numbers_can() -> None:
     decoder = Decoder("csv", pa.schema([("d", pa.decimal128(38, 18)), ("f", pa.float32())]))
-    rows, unfit = decoder.decode(_raw(b"12345678901234567890.5,1.5", b"1,1e300"))
+    rows, unfit = decoder.decode(raw_block(b"12345678901234567890.5,1.5", b"1,1e300"))
     assert rows.column("d").to_pylist() == [Decimal("12345678901234567890.5")]
     assert [each.cause for each in unfit] == ["f: 1e+300 is beyond 32 bits"]
 
@@ -374,19 +361,19 @@ def test_a_type_that_cannot_be_decoded_is_refused_before_any_record() -> None:
 
 def test_a_decoder_travels() -> None:
     decoder = Decoder("json", PLAIN)
-    decoder.decode(_raw(b"x"))
+    decoder.decode(raw_block(b"x"))
     there = pickle.loads(pickle.dumps(decoder))
     assert there == decoder
-    assert len(there.decode(_raw(b"x", b"{}"))[1]) == 1
+    assert len(there.decode(raw_block(b"x", b"{}"))[1]) == 1
 
 
 def test_text_and_bytes() -> None:
     text = Decoder("text", pa.schema([("value", pa.string())]))
-    rows, unfit = text.decode(_raw("é".encode(), b"\xff", None))
+    rows, unfit = text.decode(raw_block("é".encode(), b"\xff", None))
     assert rows.column("value").to_pylist() == ["é", None]
     assert [each.index for each in unfit] == [1]
     raw = Decoder("bytes", pa.schema([("value", pa.binary())]))
-    rows, unfit = raw.decode(_raw(b"\xff", None))
+    rows, unfit = raw.decode(raw_block(b"\xff", None))
     assert (rows.column("value").to_pylist(), unfit) == ([b"\xff", None], [])
 
 
@@ -413,7 +400,7 @@ def test_avro(tmp_path: Path) -> None:
         "price": Decimal("12.50"),
     }
     decoder = Decoder("avro", arrow_schema(str(path)), avro_schema=str(path))
-    rows, unfit = decoder.decode(_raw(encoder(str(path))(row), b"\x01\x02"))
+    rows, unfit = decoder.decode(raw_block(encoder(str(path))(row), b"\x01\x02"))
     assert [each.index for each in unfit] == [1]
     assert rows.select(decoder.fields.names).to_pylist() == [row]
 
@@ -426,62 +413,6 @@ def test_avro_decimals_have_all_their_digits(tmp_path: Path) -> None:
     )
     decoder = Decoder("avro", arrow_schema(str(path)), avro_schema=str(path))
     values = [Decimal(f"{sign}{'9' * 20}.{'9' * 18}") for sign in ("", "-")]
-    rows, unfit = decoder.decode(_raw(*(encoder(str(path))({"d": value}) for value in values)))
+    rows, unfit = decoder.decode(raw_block(*(encoder(str(path))({"d": value}) for value in values)))
     assert not unfit
     assert rows.column("d").to_pylist() == values
-
-
-def _headed(*headers: list[dict[str, Any]] | None) -> pa.RecordBatch:
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    raw = _raw(*(b'{"id":%d}' % number for number in range(len(headers))))
-    return raw.append_column("headers", pa.array(headers, kind))
-
-
-GOOD_HEADERS: list[dict[str, Any]] = [
-    {"key": "trace", "value": b"\xff"},
-    {"key": "", "value": None},
-]
-MISNAMED_HEADERS: list[dict[str, Any]] = [
-    *GOOD_HEADERS,
-    {"key": "tr\N{REPLACEMENT CHARACTER}ce", "value": b"1"},
-]
-
-
-@pytest.mark.parametrize("format", ["json", "text", "bytes"])
-def test_a_record_is_unfit_if_a_header_name_is_not_utf_8(format: str) -> None:
-    """Both readers say so by U+FFFD: ours in the place of the headers, Java's in the name."""
-    fields = PLAIN if format == "json" else pa.schema([("value", pa.binary())])
-    decoder = Decoder(format, fields if format != "text" else pa.schema([("value", pa.string())]))
-    block = _headed(GOOD_HEADERS, MISNAMED_HEADERS, None, [], MISNAMED_HEADERS, GOOD_HEADERS)
-    for raw in (block, block.slice(1)):
-        rows, unfit = decoder.decode(raw)
-        bad = [i for i, at in enumerate(raw.column("offset").to_pylist()) if at in (1, 4)]
-        assert [(each.index, each.cause) for each in unfit] == [
-            (index, "a header's name is not UTF-8") for index in bad
-        ]
-        assert rows.num_rows == raw.num_rows - 2
-    assert decoder.decode(_headed(None, GOOD_HEADERS))[1] == []
-    assert decoder.decode(_headed(None, None))[1] == []
-
-
-def test_records_that_are_unfit_by_their_headers_do_not_hide_others() -> None:
-    raw = _headed(MISNAMED_HEADERS, None, MISNAMED_HEADERS, None)
-    values = pa.array([b'{"id":1}', b"bad", b"bad", b'{"id":4}'])
-    raw = raw.set_column(raw.schema.get_field_index("value"), "value", values)
-    rows, unfit = Decoder("json", PLAIN).decode(raw)
-    assert [each.index for each in unfit] == [0, 1, 2]
-    assert rows.column("id").to_pylist() == [4]
-
-
-@pytest.mark.parametrize("format", ["json", "text", "bytes"])
-def test_a_record_that_is_too_large_is_not_looked_at(format: str) -> None:
-    fields = PLAIN if format == "json" else pa.schema([("value", pa.binary())])
-    fields = pa.schema([("value", pa.string())]) if format == "text" else fields
-    fit, large = b'{"id": 1}', b'{"id": 2, "name": "' + b"n" * 200 + b'"}'
-    rows, unfit = Decoder(format, fields, largest=100).decode(_raw(fit, large, fit, b"x" * 101))
-    assert rows.num_rows == 2
-    assert rows.column("_offset").to_pylist() == [0, 2]
-    assert [each.index for each in unfit] == [1, 3]
-    assert "of 101 bytes, more than the 100 that source.max_record" in unfit[1].cause
-    rows, unfit = Decoder(format, fields).decode(_raw(fit, large, fit))
-    assert (rows.num_rows, unfit) == (3, [])

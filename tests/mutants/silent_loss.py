@@ -45,7 +45,7 @@ NOTHING_IN_SILENCE = (
         file="core/decoding.py",
         old="        if most is None or values.nbytes <= most:\n",
         new="        if True:\n",
-        tests="core/test_decoding.py -k too_large",
+        tests="core/test_refused_records.py -k too_large",
     ),
     Mutant(
         guarantee="A dead letter is no larger than its topic takes.",
@@ -245,7 +245,7 @@ BAD_RECORDS = (
         file="core/decoding.py",
         old="refused = dict.fromkeys(_misnamed(raw), MISNAMED_HEADER)",
         new="refused: dict[int, str] = {}",
-        tests="core/test_decoding.py -k header",
+        tests="core/test_refused_records.py -k header",
     ),
     Mutant(
         guarantee="A message whose headers cannot be read ends no reader.",

@@ -1,0 +1,128 @@
+"""Spark jobs that exist, and change one line: `write_stream`, also under spark-submit."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from fixtures.flows import SCHEMA, Flow
+from tallygate import Postgres, write_stream
+from tallygate.engine.run import BEAT_EVERY
+from tallygate.errors import ConfigError
+from tallygate.waiting import wait_until
+
+
+def _stream(flow: Flow) -> object:
+    return (
+        flow.spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", flow.stack.bootstrap_servers)
+        .option("subscribe", flow.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 100)
+        .load()
+        .selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS event")
+        .select("event.*")
+    )
+
+
+def test_a_job_that_exists_changes_one_line(flow: Flow) -> None:
+    """It ran with foreachBatch; its checkpoint is taken over, and it goes on where it was."""
+    flow.send(150)
+    old: list[int] = []
+    writer = _stream(flow).writeStream  # type: ignore[attr-defined]
+    writer.foreachBatch(lambda batch, _: old.extend(row.id for row in batch.collect())).option(
+        "checkpointLocation", str(flow.checkpoint)
+    ).trigger(availableNow=True).start().awaitTermination()
+    assert sorted(old) == list(range(150))
+    flow.send(200)
+    for _ in range(2):
+        query = write_stream(
+            _stream(flow),  # type: ignore[arg-type]
+            name=flow.name,
+            sink=Postgres(flow.name),
+            checkpoint=str(flow.checkpoint),
+            trigger={"availableNow": True},
+            settings=flow.settings,
+        )
+        query.awaitTermination()
+    assert flow.rows() == list(range(150, 350))
+    assert flow.rows("SELECT DISTINCT _topic FROM {table}") == [flow.name]
+
+
+def test_a_job_that_is_fenced_while_it_waits_fails_with_its_next_batch(flow: Flow) -> None:
+    """It does not just end, as if all were well."""
+    flow.send(50)
+    older = write_stream(
+        _stream(flow),  # type: ignore[arg-type]
+        name=flow.name,
+        sink=Postgres(flow.name),
+        checkpoint=str(flow.folder / "older"),
+        settings=flow.settings,
+    )
+    wait_until(lambda: len(flow.rows("SELECT id FROM {table}")) == 50, 60, "nothing was written")
+    flow.run()
+    assert not older.awaitTermination(3 * BEAT_EVERY)  # type: ignore[arg-type]
+    flow.send(50)
+    with pytest.raises(StreamingQueryException, match="FencedError"):
+        older.awaitTermination(60)
+    flow.run()
+    flow.check()
+
+
+def test_a_frame_that_cannot_be_delivered_is_refused(flow: Flow) -> None:
+    rate = flow.spark.readStream.format("rate").load()
+    where = {"name": flow.name, "checkpoint": str(flow.checkpoint), "settings": flow.settings}
+    with pytest.raises(ConfigError, match="not Kafka|0 Kafka clusters"):
+        write_stream(rate, sink=Postgres("t"), **where)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a streaming frame"):
+        write_stream(flow.spark.range(1), sink=Postgres("t"), **where)  # type: ignore[arg-type]
+
+
+@pytest.mark.system
+def test_a_job_runs_under_spark_submit(flow: Flow, tmp_path: Path) -> None:
+    flow.send(50)
+    program = tmp_path / "job.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            from pyspark.sql import SparkSession
+            import tallygate
+            spark = SparkSession.builder.getOrCreate()
+            frame = (
+                spark.readStream.format("kafka")
+                .option("kafka.bootstrap.servers", "{flow.stack.bootstrap_servers}")
+                .option("subscribe", "{flow.name}").option("startingOffsets", "earliest").load()
+                .selectExpr("from_json(CAST(value AS STRING), '{SCHEMA}') AS e").select("e.*")
+            )
+            tallygate.write_stream(
+                frame, name="{flow.name}", sink=tallygate.Postgres("{flow.name}"),
+                checkpoint="{flow.checkpoint}", trigger={{"availableNow": True}},
+                settings=tallygate.Settings.load({{"stack": "small"}}),
+            ).awaitTermination()
+            """
+        )
+    )
+    from tallygate.jvm.jars import jar_paths
+    from tallygate.jvm.java import find_java
+
+    jars = ",".join(str(path) for path in jar_paths("spark", flow.settings))
+    submit = Path(sys.executable).parent / "spark-submit"
+    done = subprocess.run(
+        [str(submit), "--master", "local[2]", "--jars", jars, str(program)],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "JAVA_HOME": str(find_java(flow.settings).home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    flow.check()
