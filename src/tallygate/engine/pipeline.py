@@ -211,7 +211,7 @@ class Pipeline(PipelineSpec):
 
     @property
     def lists_letters(self) -> str:
-        """The command that lists its dead letters; none if there is no file that says where."""
+        """The command that lists its dead letters; none where a job has no file."""
         if self._file is None or not self.sink.keeps_ledger:
             return ""
         return f"tallygate dead-letters list {shlex.quote(str(self._file))}"

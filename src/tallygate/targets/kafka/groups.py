@@ -199,7 +199,7 @@ class PipelineGroups:
 
 
 def _target(marks: Iterable[Mark]) -> str | None:
-    """The topic that the ledger is of; if that differs, a text that is no topic's id."""
+    """The topic that the ledger is of; if its marks differ, a text that no topic has as its id."""
     return " and ".join(sorted({mark.target for mark in marks if mark.target})) or None
 
 
