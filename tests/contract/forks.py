@@ -21,7 +21,7 @@ import psutil
 from tallygate import failpoints
 from tallygate.waiting import wait_until
 
-__all__ = ["Child", "forked", "pause", "serve_forks"]
+__all__ = ["SOON", "Child", "forked", "pause", "serve_forks"]
 
 _context = get_context("forkserver")
 SOON = 30.0
