@@ -8,8 +8,6 @@ at-most-once               the offsets, then the results: a crash in between los
 
 from collections.abc import Callable
 
-__all__ = ["Step", "in_order"]
-
 Step = Callable[[], None]
 
 

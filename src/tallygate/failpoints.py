@@ -36,8 +36,6 @@ from typing import Any
 
 from tallygate.extras import has_extra
 
-__all__ = ["DRIVER", "POINTS", "mark_driver", "reach"]
-
 POINTS = (
     "batch-started",
     "batch-planned",

@@ -11,8 +11,6 @@ user's the collector is theirs.
 
 import gc
 
-__all__ = ["collect_seldom"]
-
 OBJECTS = 200_000
 
 

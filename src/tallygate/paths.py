@@ -8,8 +8,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["default_cache_dir", "default_state_dir", "tail"]
-
 
 def default_cache_dir() -> Path:
     return _xdg("XDG_CACHE_HOME", ".cache")

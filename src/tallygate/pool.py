@@ -9,8 +9,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Pool"]
-
 
 class Closable(Protocol):
     def close(self) -> None: ...

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tallygate.errors import MachineError
 
-__all__ = ["check_free", "free_ports", "is_free", "is_open"]
-
 LOOPBACK = "127.0.0.1"
 LOWEST = 10_000
 

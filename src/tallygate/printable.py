@@ -7,8 +7,6 @@ program reads (JSON, YAML, `-o raw`) is never changed.
 
 import re
 
-__all__ = ["printable"]
-
 # C0 without tab, DEL, C1; separators of lines; what turns the direction of text; half characters,
 # which no encoding takes.
 _ODD = re.compile(

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "silent"]
-
 Progress = Callable[[str], None]
 
 

@@ -1,8 +1,6 @@
 """Names and texts in SQL, whatever they hold: Spark quotes names in one way, PostgreSQL in
 another."""
 
-__all__ = ["backticked", "double_quoted", "single_quoted"]
-
 
 def backticked(name: str) -> str:
     """A name as Spark reads it."""

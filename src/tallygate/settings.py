@@ -18,17 +18,6 @@ from pathlib import Path
 from tallygate.errors import ConfigError
 from tallygate.paths import default_cache_dir, default_state_dir
 
-__all__ = [
-    "OPEN_SECTIONS",
-    "RUNS",
-    "SETTINGS",
-    "Setting",
-    "Settings",
-    "Value",
-    "is_secret",
-    "nearest",
-]
-
 FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
 FLAG = "a flag"

@@ -6,9 +6,6 @@ from typing import TypeVar
 
 from tallygate.errors import TallygateError
 
-__all__ = ["wait_until"]
-
-
 T = TypeVar("T")
 
 

@@ -38,8 +38,6 @@ from tallygate.engine.start import look
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
 
-__all__ = ["audit"]
-
 
 def audit(
     pipeline: PipelineOrPath,

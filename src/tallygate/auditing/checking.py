@@ -14,8 +14,6 @@ from tallygate.errors import ConfigError
 from tallygate.spark.plan import read_plan
 from tallygate.spark.unsteady import unsteady_in
 
-__all__ = ["check"]
-
 
 def check(case: Case, *, partial: bool) -> Found:
     """`partial` says that not all records are to be checked."""

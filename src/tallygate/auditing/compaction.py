@@ -12,8 +12,6 @@ from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.topics import Topics
 
-__all__ = ["Compacted", "cleanup_policy"]
-
 Policy = Callable[[str], str | None]
 
 

@@ -11,8 +11,6 @@ from tallygate.core.decoding import COORDINATES
 from tallygate.quoting import backticked
 from tallygate.spark.unsteady import unsteady_in
 
-__all__ = ["Sides", "content_hash", "sides_of"]
-
 _DOUBLES = (t.DoubleType, t.FloatType)
 _NESTED = (t.ArrayType, t.MapType, t.StructType)
 _INTERVALS = (t.DayTimeIntervalType, t.YearMonthIntervalType)

@@ -18,8 +18,6 @@ from tallygate.auditing.comparable import content_hash
 from tallygate.auditing.verdict import Anomaly
 from tallygate.quoting import backticked
 
-__all__ = ["EXAMPLES", "Compared", "compared", "same", "strangers"]
-
 EXAMPLES = 5
 UNSURE = "unsure"
 TOLERANCE: dict[type[t.DataType], float] = {t.DoubleType: 1e-9, t.FloatType: 1e-6}

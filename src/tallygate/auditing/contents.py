@@ -20,8 +20,6 @@ from tallygate.core.offsets import count
 from tallygate.quoting import backticked
 from tallygate.spark.plan import Plan
 
-__all__ = ["CONTENT", "by_content"]
-
 CONTENT = ("missing", "duplicate", "unexpected", "different")
 """Anomalies of what rows hold."""
 _FRACTION = r"-?\d+\.\d+(E-?\d+)?(?![\dEZ+-])"

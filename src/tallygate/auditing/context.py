@@ -17,8 +17,6 @@ from tallygate.core.offsets import Range
 from tallygate.engine.pipeline import Pipeline
 from tallygate.spark.plan import Plan, analyzed, name_of, walk
 
-__all__ = ["Case", "Found", "gives_one_each", "kept_by", "operators", "sums_doubles"]
-
 _ADDS = re.compile("Aggregate|Groups|WithState")
 _DOUBLE = re.compile("[:<](double|float)[,>]")
 

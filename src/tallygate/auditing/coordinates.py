@@ -20,8 +20,6 @@ from tallygate.core.offsets import Range
 from tallygate.spark.plan import Plan, read_plan
 from tallygate.targets.batch_input import within
 
-__all__ = ["by_coordinates"]
-
 
 def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     """First by digests; what differs by rows."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tallygate.engine.pipeline import Pipeline
     from tallygate.spec import KafkaSink
 
-__all__ = ["dead_letters"]
-
 
 def dead_letters(
     pipeline: "PipelineOrPath | None" = None,

@@ -20,8 +20,6 @@ from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.letters import LetterFolder
 from tallygate.targets.delta.table import DeltaTable
 
-__all__ = ["VersionEvidence", "version_evidence"]
-
 
 @dataclass(frozen=True)
 class VersionEvidence:

@@ -20,8 +20,6 @@ from tallygate.auditing.hashing import Numbers, row_hashes
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.offsets import Range, TopicPartition
 
-__all__ = ["DDL", "Sums", "Tallied", "Tally", "offset_digests", "tallied"]
-
 RECORDS, ROWS, OUTSIDE = "records", "rows", "outside"
 DDL = "what string, topic string, partition int, number long, count long, sum long, xor long"
 _SCHEMA = pa.schema(

@@ -15,17 +15,6 @@ from tallygate.auditing.comparable import content_hash
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.targets.batch_input import within
 
-__all__ = [
-    "Digest",
-    "Digests",
-    "Stretch",
-    "contradict",
-    "differing",
-    "digests",
-    "parts_of",
-    "stretch",
-]
-
 FEWEST, MOST_STRETCHES = 4096, 20_000
 INSIDE, AROUND, OUTSIDE = 0, 1, 2
 

@@ -20,8 +20,6 @@ from tallygate.settings import Settings
 from tallygate.spark.session import check_delta
 from tallygate.spec import Delta, Kafka, KafkaSink, Parquet, Postgres
 
-__all__ = ["evidence_of", "kafka_source"]
-
 
 def kafka_source(pipeline: Pipeline, settings: Settings) -> Connection:
     """To the brokers of a pipeline that reads nothing but Kafka."""

@@ -39,8 +39,6 @@ from tallygate.targets.kafka.groups import kept_lanes
 from tallygate.targets.kafka.ledger import Names, Position, committed_in
 from tallygate.waiting import wait_until
 
-__all__ = ["claims_of", "groups_of", "is_still", "moment"]
-
 
 def groups_of(names: Names, connection: Connection, *, stand_in: bool) -> list[str]:
     """The groups that are the ledger: one, or one a lane."""

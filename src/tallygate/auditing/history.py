@@ -10,8 +10,6 @@ from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.offsets import Range, TopicPartition
 
-__all__ = ["wrong_moves"]
-
 EXAMPLES = 5
 
 

@@ -28,8 +28,6 @@ from tallygate.targets.batch_input import within
 from tallygate.targets.kafka.ledger import Names
 from tallygate.targets.kafka.records import SOURCE, as_records
 
-__all__ = ["TopicEvidence", "topic_evidence"]
-
 ATTEMPTS = 5
 _PLACED = r"^(.*)/(\d+)@(\d+)$"
 

@@ -16,8 +16,6 @@ from tallygate.auditing.verdict import Anomaly
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range, TopicPartition
 
-__all__ = ["Claims", "Commit", "Evidence"]
-
 
 @dataclass(frozen=True)
 class Commit:

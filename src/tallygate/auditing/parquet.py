@@ -23,8 +23,6 @@ from tallygate.errors import LedgerError
 from tallygate.targets.parquet.folder import Folder, is_closed
 from tallygate.targets.parquet.letters import read_letters
 
-__all__ = ["FolderEvidence", "folder_evidence"]
-
 
 @dataclass(frozen=True)
 class FolderEvidence:

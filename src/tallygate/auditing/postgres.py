@@ -23,8 +23,6 @@ from tallygate.quoting import single_quoted
 from tallygate.spec import Postgres
 from tallygate.targets.postgres.table import TableName
 
-__all__ = ["TableEvidence", "table_evidence"]
-
 
 @dataclass(frozen=True)
 class TableEvidence:

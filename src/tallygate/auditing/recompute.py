@@ -28,8 +28,6 @@ from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import DECODING, fits_pattern
 from tallygate.spec import Kafka, KafkaSink, PipelineSpec
 
-__all__ = ["Noted", "Source", "latest_by_key", "looks_at_headers", "without"]
-
 _PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
 

@@ -11,8 +11,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.spark.kafka_options import READING
 
-__all__ = ["records", "rounds"]
-
 _RAW = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"

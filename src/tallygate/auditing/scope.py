@@ -22,8 +22,6 @@ from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
 from tallygate.units import duration_ms, moment, time_ms
 
-__all__ = ["Sample", "Scope", "scope_of", "since_time", "sureness", "unchecked", "windows"]
-
 WINDOWS = 40
 SMALLEST = 50
 SURE = 0.95

@@ -14,8 +14,6 @@ from tallygate.auditing.comparing import EXAMPLES
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.decoding import COORDINATES
 
-__all__ = ["aborted_twins", "disordered", "two_readings"]
-
 _AT = ("_at_partition", "_at_offset")
 
 

@@ -55,8 +55,6 @@ from tallygate.spark.plan import read_plan
 from tallygate.targets.batch_input import within
 from tallygate.units import moment
 
-__all__ = ["Trace", "trace"]
-
 MOST = 10
 WRONG = {"missing", "different", "duplicate", "unexpected"}
 

@@ -38,8 +38,6 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["KINDS", "Anomaly", "AuditResult", "Verdict", "worst"]
-
 KINDS = (
     "missing",
     "duplicate",

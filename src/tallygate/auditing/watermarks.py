@@ -30,8 +30,6 @@ from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import read_plan
 from tallygate.spec import PipelineSpec, Step, Window
 
-__all__ = ["Watermarks", "late_records", "watermarks_at"]
-
 END = "window_end"
 
 

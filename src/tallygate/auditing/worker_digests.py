@@ -39,8 +39,6 @@ from tallygate.quoting import backticked
 from tallygate.spec import Kafka, KafkaSink
 from tallygate.targets.batch_input import shared_out, within
 
-__all__ = ["Quick"]
-
 TASKS_PER_CORE = 4
 SMALLEST = 50_000
 """Offsets that are worth a task of their own."""

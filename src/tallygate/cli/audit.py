@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tallygate.engine.pipeline import Pipeline
     from tallygate.settings import Settings
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     app.command()(audit)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tallygate.lab.postgres_server import PostgresServer
     from tallygate.lab.stack import Stack
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Kill, stop, start, pause, resume or read one node of a local stack, or add one.",
     no_args_is_help=True,

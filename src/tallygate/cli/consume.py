@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tallygate.kafka.read import Reading
     from tallygate.settings import Settings
 
-__all__ = ["consume"]
-
 
 class Shown(StrEnum):
     table = "table"

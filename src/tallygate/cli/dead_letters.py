@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tallygate.consumer.dead_letters import DeadLetter
     from tallygate.settings import Settings
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Look at dead letters, and put them back.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]

@@ -13,8 +13,6 @@ from tallygate.errors import ConfigError
 if TYPE_CHECKING:
     from tallygate.lab.drills.outcome import Outcome
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Faults on purpose, each followed by an audit.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="An object for each drill.")]

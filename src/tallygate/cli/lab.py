@@ -8,8 +8,6 @@ import typer
 from tallygate.cli import cluster, drill, machine, stack
 from tallygate.extras import has_extra, require_extra
 
-__all__ = ["register"]
-
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "up": stack.up,
     "down": stack.down,

@@ -9,8 +9,6 @@ from tallygate.cli.options import Set, resolve_settings
 from tallygate.errors import ConfigError
 from tallygate.units import size_bytes
 
-__all__ = ["register"]
-
 Folder = Annotated[
     str, typer.Argument(metavar="FOLDER", help="The folder of a pipeline, or its Delta table.")
 ]

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tallygate.progress import Progress
     from tallygate.settings import Settings
 
-__all__ = ["demo", "doctor", "register"]
-
 jars = typer.Typer(help="The jars of Kafka and of Spark's connectors.", no_args_is_help=True)
 
 

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from tallygate.lab.stack import Stack
     from tallygate.settings import Settings
 
-__all__ = [
-    "Name",
-    "Output",
-    "Set",
-    "open_stack",
-    "pairs",
-    "resolve_connection",
-    "resolve_settings",
-    "with_settings",
-]
-
 Name = Annotated[
     str | None, typer.Option("--name", help="The local stack.", show_default="default")
 ]

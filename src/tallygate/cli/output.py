@@ -14,8 +14,6 @@ from typing import Any
 
 from tallygate.printable import printable
 
-__all__ = ["Format", "progress_display", "show", "show_table", "stop_well"]
-
 SECONDS_BETWEEN_LINES = 2.0
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tallygate.engine.pipeline import Pipeline
     from tallygate.settings import Settings
 
-__all__ = ["own_session"]
-
 
 @contextmanager
 def own_session(

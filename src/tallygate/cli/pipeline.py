@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tallygate.engine.progress import Progress
     from tallygate.settings import Settings
 
-__all__ = ["register"]
-
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file.")]
 
 

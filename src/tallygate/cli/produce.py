@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tallygate.kafka.record_template import RecordTemplate
     from tallygate.settings import Settings
 
-__all__ = ["produce"]
-
 
 class InputFormat(StrEnum):
     auto = "auto"

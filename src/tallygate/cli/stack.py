@@ -23,8 +23,6 @@ from tallygate.printable import printable
 if TYPE_CHECKING:
     from tallygate.settings import Settings
 
-__all__ = ["down", "dsn", "status", "up"]
-
 
 def up(
     name: Name = None,

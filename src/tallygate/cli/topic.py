@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tallygate.kafka.topics import Topics
     from tallygate.settings import Settings
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Create, look at, change and move topics.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]

@@ -26,8 +26,6 @@ from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.read import records_in
 from tallygate.units import moment
 
-__all__ = ["DeadLetter", "Replayed", "dead_letter_of", "list_dead_letters", "replay"]
-
 LETTERS_PER_TRANSACTION = 500
 
 

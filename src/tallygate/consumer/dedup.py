@@ -18,8 +18,6 @@ import psycopg
 from tallygate.core.record import Record
 from tallygate.errors import ConfigError
 
-__all__ = ["Dedup"]
-
 
 @dataclass(frozen=True)
 class Dedup:

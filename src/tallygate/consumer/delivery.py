@@ -24,20 +24,6 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import ANSWER_TIMEOUT, producer_properties
 
-__all__ = [
-    "AtLeastOnce",
-    "AtMostOnce",
-    "AutoCommit",
-    "Delivery",
-    "GroupOffsets",
-    "Handler",
-    "UnknownOutcomeError",
-    "deliver",
-    "ends",
-    "offsets",
-    "send",
-]
-
 Handler = Callable[..., Any]
 
 

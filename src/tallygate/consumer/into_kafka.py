@@ -27,9 +27,6 @@ from tallygate.kafka.producer import (
     settle,
 )
 
-__all__ = ["ExactlyOnceKafka"]
-
-
 FAULTS = {
     *REFUSED,
     KafkaError._INVALID_ARG,

@@ -16,8 +16,6 @@ from tallygate.kafka.producer import producer_properties
 from tallygate.postgres.connect import connect, open_watchful
 from tallygate.postgres.tables import upgrade
 
-__all__ = ["ExactlyOncePostgres"]
-
 
 class ExactlyOncePostgres:
     """Rows and offsets in one transaction. An offset moves only by compare-and-set from where this

@@ -40,8 +40,6 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import to_record
 
-__all__ = ["ConsumeSummary", "Loop"]
-
 T = TypeVar("T")
 
 _GROUP_DELIVERIES: Mapping[str, Callable[[Consumer, Connection, Handler], Delivery]] = {

@@ -17,8 +17,6 @@ from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import ConfigError, InputError
 from tallygate.units import duration_ms
 
-__all__ = ["Retry", "as_handled", "dead_letter", "fit_only", "origin", "retry_letter", "said"]
-
 STACK_BYTES = 8_000
 
 T = TypeVar("T")

@@ -18,8 +18,6 @@ import pyarrow as pa
 from tallygate.errors import ConfigError, InputError
 from tallygate.extras import extra_module
 
-__all__ = ["arrow_schema", "decoder", "encoder"]
-
 
 def encoder(schema_file: str) -> Callable[[Any], bytes]:
     fastavro, schema = _fastavro(), _load(schema_file)

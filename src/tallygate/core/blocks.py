@@ -17,8 +17,6 @@ from tallygate.core.letters import Letter, letter_of
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError
 
-__all__ = ["Block", "BlockPlan", "Blocks", "Decoded", "decoded", "trimmed"]
-
 RAW_COORDINATES = ("topic", "partition", "offset")
 
 

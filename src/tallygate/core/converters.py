@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from tallygate.errors import ConfigError
 
-__all__ = ["Member", "is_number", "members_of"]
-
 # Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
 _EXACT = Context(prec=76)
 # Python takes more for a number (`1_000`, ` 7 `, digits of any script) and any character between a

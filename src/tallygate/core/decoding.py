@@ -31,8 +31,6 @@ from tallygate.core.converters import Member, is_number, members_of
 from tallygate.core.record import MISNAMED, MISNAMED_HEADER
 from tallygate.errors import InputError
 
-__all__ = ["COORDINATES", "METADATA", "Decoder", "Unfit", "fit_records"]
-
 COORDINATES = ("_topic", "_partition", "_offset")
 METADATA = pa.schema(
     [

@@ -7,8 +7,6 @@ single row, which is set aside; all others are written, in their order.
 
 from collections.abc import Callable
 
-__all__ = ["write_in_halves"]
-
 
 def write_in_halves(
     count: int,

@@ -20,21 +20,6 @@ from typing import Any
 from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.errors import FencedError
 
-__all__ = [
-    "IN_ANOTHER",
-    "Claim",
-    "LedgerChange",
-    "LedgerEntry",
-    "LedgerState",
-    "Lose",
-    "Lost",
-    "Remember",
-    "Retarget",
-    "Run",
-    "fenced",
-    "now",
-]
-
 RUN_BITS = 62
 IN_ANOTHER = "written to another target"
 """Why what came before is not in the target that a pipeline goes on into."""

@@ -9,17 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = [
-    "CUT",
-    "MARKER",
-    "MOST_KEPT",
-    "ROW",
-    "Coordinates",
-    "Letter",
-    "first_distinct",
-    "letter_of",
-]
-
 MARKER = "tallygate.replayed"
 """The header of a marker in a topic of dead letters: it names the letter that was put back."""
 ROW = "tallygate.row"

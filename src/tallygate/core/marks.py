@@ -7,8 +7,6 @@ headers along, and those that have our name are put aside under another one.
 
 from tallygate.core.record import Headers
 
-__all__ = ["ASIDE", "OURS", "given_back", "is_mark", "number", "put_aside"]
-
 OURS = "tallygate."
 ASIDE = "tallygate.was."
 """What a header of that name begins with while it is put aside."""

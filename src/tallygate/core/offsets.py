@@ -17,18 +17,6 @@ from dataclasses import dataclass
 
 from tallygate.errors import LedgerError
 
-__all__ = [
-    "OTHER_SOURCE",
-    "MovedError",
-    "Positions",
-    "Range",
-    "TopicPartition",
-    "count",
-    "is_topic",
-    "lies_in",
-    "remaining",
-]
-
 TopicPartition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 Positions = Mapping[TopicPartition, int]

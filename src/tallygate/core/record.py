@@ -7,16 +7,6 @@ import orjson
 
 from tallygate.errors import InputError
 
-__all__ = [
-    "MISNAMED",
-    "MISNAMED_HEADER",
-    "UNREADABLE",
-    "Headers",
-    "Metadata",
-    "Output",
-    "Record",
-]
-
 Headers = tuple[tuple[str, bytes | None], ...]
 MISNAMED = "\N{REPLACEMENT CHARACTER}"
 """In a header's name it says that the name is not UTF-8: that is what Java's reader makes of it."""

@@ -26,15 +26,6 @@ from tallygate.core.start_facts import (
 )
 from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicError
 
-__all__ = [
-    "ADOPTED",
-    "SHUFFLE_PARTITIONS",
-    "decide_start",
-    "refuse_other_target",
-    "refuse_other_topic",
-    "refuse_source",
-]
-
 ADOPTED = "tallygate.adopted"
 """The file of an adopted checkpoint with the number of its last batch by then."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

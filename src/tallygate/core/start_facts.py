@@ -6,17 +6,6 @@ from dataclasses import dataclass, field
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TallygateError
 
-__all__ = [
-    "CheckpointState",
-    "Decision",
-    "Refuse",
-    "Resume",
-    "RowsNature",
-    "Seed",
-    "SourceState",
-    "StartPolicy",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointState:

@@ -37,8 +37,6 @@ from tallygate.spark.plan import Plan
 from tallygate.targets.base import RowShape, WriteBatch, Written
 from tallygate.targets.task_report import raise_step_errors
 
-__all__ = ["BatchEngine", "StopRequested"]
-
 T = TypeVar("T")
 PATIENCE = 60.0
 CAUSES = 3

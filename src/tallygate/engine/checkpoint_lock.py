@@ -22,8 +22,6 @@ from typing import TextIO
 from tallygate.errors import MachineError
 from tallygate.waiting import wait_until
 
-__all__ = ["CheckpointLock"]
-
 WAIT = 30.0
 """How long an older run may take to find out that it is fenced and to end, in seconds."""
 OWN_WAIT = 5.0

@@ -31,16 +31,6 @@ from tallygate.targets.parquet.target import ParquetTarget
 from tallygate.targets.postgres.target import PostgresTarget
 from tallygate.targets.unmanaged import unmanaged_target
 
-__all__ = [
-    "connection_at",
-    "home_of",
-    "read_topics",
-    "runs_of",
-    "runs_on",
-    "source_connection",
-    "target_of",
-]
-
 
 def target_of(
     sink: Part,

@@ -38,15 +38,6 @@ from tallygate.targets.base import LetterKeeper
 from tallygate.targets.task_report import report_step_errors
 from tallygate.units import size_bytes, time_ms
 
-__all__ = [
-    "check_files",
-    "decoded",
-    "decoder_of",
-    "fetchable",
-    "other_stream",
-    "raw_stream",
-]
-
 Where = Callable[[str], str]
 """What a field of the source is called in messages."""
 SOURCE: Where = "source.{}".format

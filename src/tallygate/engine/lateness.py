@@ -22,8 +22,6 @@ from tallygate.errors import ConfigError
 from tallygate.spark.expressions import interval_milliseconds
 from tallygate.spec import Kafka, PipelineSpec, Step
 
-__all__ = ["WATERMARK", "Lateness", "lateness_of"]
-
 WATERMARK = "tallygate.watermark"
 """The local property that brings the watermark to the tasks, in milliseconds."""
 MICROS = 1000

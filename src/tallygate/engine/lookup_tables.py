@@ -34,8 +34,6 @@ from tallygate.spark.files import Folder
 from tallygate.spec import Static
 from tallygate.units import interval_ms
 
-__all__ = ["Statics"]
-
 VERSIONS = "static/versions.json"
 
 

@@ -9,8 +9,6 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["Opened", "PipelineOrPath", "load_pipeline", "open_pipeline"]
-
 PipelineOrPath = Pipeline | str | Path
 """A pipeline, or the path of its YAML file."""
 

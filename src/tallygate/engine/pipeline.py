@@ -62,8 +62,6 @@ from tallygate.spec import (
 from tallygate.targets.base import LetterKeeper, RowShape
 from tallygate.units import interval_ms
 
-__all__ = ["Pipeline", "write_stream"]
-
 
 class Pipeline(PipelineSpec):
     """A pipeline that can be run: `Pipeline(name=…, source=…, sink=…).run()`."""

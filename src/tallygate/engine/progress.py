@@ -8,8 +8,6 @@ from typing import Any
 from tallygate.core.offsets import TopicPartition
 from tallygate.targets.base import Written
 
-__all__ = ["AtStart", "Progress", "SparkReports", "by_name", "only_dead_letters"]
-
 
 def only_dead_letters(*, records: int, rows: int, letters: int) -> bool:
     """Whether nothing but dead letters came of so many offsets. Some of these may hold the marks

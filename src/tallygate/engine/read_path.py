@@ -21,8 +21,6 @@ from tallygate.spark.plan import Plan
 from tallygate.targets.base import BatchInput, RowShape
 from tallygate.targets.batch_input import FetchedInput, FrameInput
 
-__all__ = ["BatchReader", "ReadPath", "read_path"]
-
 
 class ReadPath(Enum):
     TASKS = "tasks"

@@ -39,8 +39,6 @@ from tallygate.spec import Delta, Parquet, Postgres
 from tallygate.targets.delta.table import forget_tables
 from tallygate.targets.postgres.table import TableName
 
-__all__ = ["Rebuilt", "rebuild"]
-
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 LONGEST_NAME = 63

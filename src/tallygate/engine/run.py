@@ -27,8 +27,6 @@ from tallygate.errors import (
 )
 from tallygate.spark.error_text import reason
 
-__all__ = ["Counts", "Heart", "Summary", "run_query"]
-
 BEAT_EVERY = 2.0
 
 

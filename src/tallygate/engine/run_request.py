@@ -12,8 +12,6 @@ from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import DeadLetters
 from tallygate.targets.base import LetterKeeper, Target
 
-__all__ = ["RunRequest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:

@@ -13,8 +13,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import From, Reading, read
 from tallygate.quoting import backticked
 
-__all__ = ["infer_schema", "new_pipeline"]
-
 SAMPLE = 1000
 
 _Type: TypeAlias = "str | list[_Type] | dict[str, _Type] | None"

@@ -14,8 +14,6 @@ from pyspark.sql import types as t
 from tallygate.errors import ConfigError
 from tallygate.spark.error_text import reason
 
-__all__ = ["check_sample", "declared", "names_columns", "refuse_header"]
-
 SAMPLE = 1000
 
 

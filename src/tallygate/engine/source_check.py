@@ -19,8 +19,6 @@ from tallygate.kafka.topic_ids import ids_now
 from tallygate.kafka.topics import Topics
 from tallygate.spark.plan import Plan, topics_read
 
-__all__ = ["TopicIds", "lag_of", "source_state"]
-
 
 class TopicIds:
     """The ids that Kafka gave the topics when they were made, which must stay as they were."""

@@ -15,8 +15,6 @@ from tallygate.postgres.tables import upgrade
 from tallygate.settings import RUNS, Settings, nearest
 from tallygate.targets.local_run import LocalRun, local_runs
 
-__all__ = ["PipelineStatus", "local_pipelines", "request_stop", "status"]
-
 ALIVE_WITHIN = 10.0
 
 

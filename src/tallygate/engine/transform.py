@@ -23,8 +23,6 @@ from tallygate.spec import Join, PipelineSpec, Pivot, Step, Window
 from tallygate.spec.functions import is_reference, referred
 from tallygate.spec.pipeline import PREVIOUS
 
-__all__ = ["transformed"]
-
 
 def transformed(
     spark: SparkSession, spec: PipelineSpec, views: Mapping[str, DataFrame]

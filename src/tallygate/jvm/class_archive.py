@@ -20,8 +20,6 @@ from tallygate.jvm.java import Java, find_java
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
-__all__ = ["keep_classes", "sharing", "wanted"]
-
 LONGEST = 180.0
 TOLD = ("state.dir", "cache.dir", "java.home", "ivy.settings")
 PROGRAMS = {"spark": "tallygate.spark.warming", "kafka": "tallygate.lab.kafka.warming"}

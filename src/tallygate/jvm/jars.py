@@ -29,8 +29,6 @@ from tallygate.jvm.java import Java, find_java
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
-__all__ = ["Coordinate", "JarSet", "all_sets", "jar_paths", "named_set", "pyspark_jars"]
-
 KAFKA_VERSION = "4.3.1"
 SCALA_VERSION = "2.13"
 POSTGRES_JDBC_VERSION = "42.7.11"

@@ -16,8 +16,6 @@ from pathlib import Path
 from tallygate.errors import MachineError
 from tallygate.settings import Settings
 
-__all__ = ["Java", "find_java"]
-
 OLDEST, NEWEST = 17, 23
 ADVICE = (
     "Install Java 17 or 21 (Debian and Ubuntu: `apt-get install openjdk-17-jre-headless`) "

@@ -17,18 +17,6 @@ from tallygate.errors import ConfigError, TallygateError, TopicError, Unreachabl
 from tallygate.kafka.connection import Connection
 from tallygate.waiting import wait_until
 
-__all__ = [
-    "GROUPLESS",
-    "NOT_YET",
-    "PASSING",
-    "admin",
-    "answer",
-    "consumer",
-    "ends",
-    "explain_errors",
-    "producer",
-]
-
 T = TypeVar("T")
 REFUSAL_TIMEOUT = 3.0
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from tallygate.errors import ConfigError
 from tallygate.settings import SETTINGS, Settings, is_secret, nearest
 
-__all__ = ["Connection"]
-
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

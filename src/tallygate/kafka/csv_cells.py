@@ -14,8 +14,6 @@ from typing import Any
 
 from tallygate.errors import ConfigError, InputError
 
-__all__ = ["SAMPLE", "TYPES", "Cells", "parse_types"]
-
 SAMPLE = 1000
 """How many rows a guess is made of."""
 TYPES = ("long", "double", "boolean", "string")

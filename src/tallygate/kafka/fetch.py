@@ -33,8 +33,6 @@ from tallygate.kafka.topic_ids import check_ids, forget_clients
 from tallygate.pool import Pool
 from tallygate.units import FIRST_MS, LAST_MS
 
-__all__ = ["HEADERS", "HEADERS_DDL", "RECORDS", "close_idle", "fetch"]
-
 RECORDS = pa.schema(
     [
         ("key", pa.binary()),

@@ -11,8 +11,6 @@ from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 
-__all__ = ["Mirror", "topic_ids"]
-
 ANSWER_TIMEOUT = 10.0
 
 

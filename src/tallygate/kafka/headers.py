@@ -15,8 +15,6 @@ from confluent_kafka import Message
 
 from tallygate.core.record import UNREADABLE, Headers
 
-__all__ = ["headers_of", "headers_of_each"]
-
 _ask: Callable[[Message], Any] = methodcaller("headers")
 
 

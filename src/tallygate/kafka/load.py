@@ -36,8 +36,6 @@ from tallygate.kafka.read import list_offsets
 from tallygate.kafka.record_files import BadRow, Chunk, FileFormat, Position, read_chunks
 from tallygate.kafka.record_template import RecordTemplate
 
-__all__ = ["Load", "LoadSummary", "load"]
-
 FINGERPRINT_BYTES = 64 * 1024
 ROWS_PER_CHUNK = 10_000
 DEAD_LETTER_BYTES = 10_000

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tallygate.errors import ConfigError, TopicError
 
-__all__ = ["Advice", "advise", "assign"]
-
 MOST_PER_BROKER = 4000
 
 

@@ -20,20 +20,6 @@ from tallygate.errors import DeliveryError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 
-__all__ = [
-    "ANSWER_TIMEOUT",
-    "LARGEST",
-    "REFUSED",
-    "Acks",
-    "Failures",
-    "Producer",
-    "abort",
-    "commit",
-    "open_transactions",
-    "producer_properties",
-    "settle",
-]
-
 Acks = Literal["0", "1", "all"]
 REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,

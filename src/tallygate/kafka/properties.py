@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-__all__ = ["java_properties"]
-
 
 def java_properties(properties: Mapping[str, str]) -> str:
     """The text of a file: backslashes, line breaks (as in certificates) and what is not ASCII

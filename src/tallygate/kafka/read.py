@@ -37,8 +37,6 @@ from tallygate.kafka.headers import headers_of
 from tallygate.settings import nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["From", "Reading", "is_settled", "list_offsets", "read", "records_in", "to_record"]
-
 BATCH = 10_000
 ANSWER_TIMEOUT = 10.0
 MOMENT = 2.0

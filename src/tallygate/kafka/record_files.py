@@ -30,18 +30,6 @@ from tallygate.kafka.csv_cells import SAMPLE, Cells
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BadRow",
-    "Chunk",
-    "FileFormat",
-    "Position",
-    "dump_json",
-    "guess_format",
-    "notes_on_cells",
-    "plain",
-    "read_chunks",
-]
-
 BLOCK = 1 << 20
 _Row = tuple[Any, str | None]
 """A row, and what is wrong with it if anything is."""

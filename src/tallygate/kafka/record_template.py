@@ -12,8 +12,6 @@ from typing import Any
 
 from tallygate.errors import ConfigError, InputError
 
-__all__ = ["RecordTemplate", "load_function", "round_robin"]
-
 Partitioner = Callable[[bytes | None, int], int]
 _HOLE = re.compile(r"\{([^{}]+)\}")
 

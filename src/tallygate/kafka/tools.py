@@ -18,8 +18,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.properties import java_properties
 from tallygate.settings import Settings
 
-__all__ = ["Tools"]
-
 TIMEOUT = 60
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"

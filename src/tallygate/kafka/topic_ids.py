@@ -14,8 +14,6 @@ from tallygate.errors import LostRangeError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 
-__all__ = ["check_ids", "forget_clients", "ids_now"]
-
 ANSWER_TIMEOUT = 10.0
 _clients: dict[Hashable, AdminClient] = {}
 

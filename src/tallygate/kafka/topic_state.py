@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Broker", "Partition", "Topic"]
-
 
 @dataclass(frozen=True)
 class Broker:

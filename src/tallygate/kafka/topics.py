@@ -33,8 +33,6 @@ from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
-__all__ = ["Topics"]
-
 LAG = 3.0  # seconds that a broker may be behind the others before its word is taken
 
 

@@ -17,8 +17,6 @@ from tallygate.lab.drills.running import facts, new_folder, play_all
 from tallygate.progress import Progress
 from tallygate.settings import Settings
 
-__all__ = ["run"]
-
 NAME = "demo"
 
 

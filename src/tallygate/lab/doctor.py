@@ -19,8 +19,6 @@ from tallygate.postgres.connect import check_postgres
 from tallygate.settings import Settings
 from tallygate.units import human_size
 
-__all__ = ["Finding", "Health", "examine"]
-
 
 class Health(Enum):
     OK = "ok"

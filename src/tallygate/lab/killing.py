@@ -11,8 +11,6 @@ import time
 
 import psutil
 
-__all__ = ["die", "fail_task"]
-
 STALL = 30.0
 
 

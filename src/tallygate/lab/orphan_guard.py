@@ -23,8 +23,6 @@ from pathlib import Path
 
 from tallygate.lab.process import RECORD, Process
 
-__all__ = ["Guard", "kill_recorded", "lock_file"]
-
 OWNER = "owner"
 RELEASE = b"release\n"
 PURGE = "purge"

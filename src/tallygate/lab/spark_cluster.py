@@ -16,8 +16,6 @@ from tallygate.ports import LOOPBACK, free_ports, is_open
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
-__all__ = ["spark_cluster"]
-
 WORKERS = ("127.0.0.2", "127.0.0.3")
 PACKAGE = "org.apache.spark.deploy"
 

@@ -37,8 +37,6 @@ from tallygate.ports import check_free, free_ports, is_free
 from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 
-__all__ = ["Stack", "StackSpec", "StackState"]
-
 SPEC = "stack.json"
 DISK_NEEDED = 1 << 30
 MEMORY_PER_NODE = 350 << 20

@@ -18,8 +18,6 @@ from tallygate.postgres.connect import WATCHFUL, watchful
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.sessions import rename
 
-__all__ = ["ArrowConnection", "Connected", "is_gone", "is_lost", "is_refusal", "pooled"]
-
 NOT_FOUND = AdbcStatusCode.NOT_FOUND
 
 

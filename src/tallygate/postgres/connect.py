@@ -11,8 +11,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tallygate.errors import ConfigError, UnreachableError
 
-__all__ = ["WATCHFUL", "check_postgres", "connect", "jdbc", "masked", "open_watchful", "watchful"]
-
 OLDEST = 14
 _CLIENT = {
     "keepalives_idle": "15",

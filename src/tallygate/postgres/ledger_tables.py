@@ -21,26 +21,6 @@ from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import FencedError, LedgerError
 from tallygate.units import FIRST_MS, LAST_MS
 
-__all__ = [
-    "UNFINISHED",
-    "BatchRecord",
-    "are_there",
-    "beat",
-    "causes_in",
-    "check_claim",
-    "end_run",
-    "finish",
-    "keep_letters",
-    "letter_count",
-    "lose",
-    "move",
-    "record",
-    "remember",
-    "retarget",
-    "state_of",
-    "take_over",
-]
-
 UNFINISHED = -1
 """In the place of its rows: a batch was written down before its tasks began to commit, and they may
 have moved some partitions and not others."""

@@ -16,8 +16,6 @@ from psycopg import sql
 
 from tallygate.postgres.connect import open_watchful
 
-__all__ = ["JSON", "PlainConnection", "shown"]
-
 JSON = {b"json": b"1"}
 """Marks a field whose texts are jsonb's binary form: a version byte, then the text."""
 

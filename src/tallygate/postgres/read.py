@@ -16,8 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tallygate.quoting import double_quoted
 
-__all__ = ["Snapshot", "Through"]
-
 PARTS_PER_CORE = 2
 _AS_THEY_ARE = (
     pa.types.is_boolean,

@@ -21,8 +21,6 @@ from tallygate.core.ledger import Claim
 from tallygate.errors import TallygateError, TargetError
 from tallygate.postgres.connect import connect
 
-__all__ = ["LOCK_WAIT", "end_older", "insist", "rename", "session_name"]
-
 T = TypeVar("T")
 LOCK_WAIT = 10.0
 """How long a start waits for a lock, in seconds, before it does something about that."""

@@ -9,8 +9,6 @@ import psycopg
 
 from tallygate.errors import ConfigError
 
-__all__ = ["SCHEMA", "upgrade"]
-
 SCHEMA = "tallygate"
 LOCK = 7_310_579_001  # any number that no other program is likely to lock
 

@@ -23,8 +23,6 @@ from tallygate.core.offsets import OTHER_SOURCE, Range, TopicPartition
 from tallygate.errors import LedgerError
 from tallygate.spark.files import Folder
 
-__all__ = ["Checkpoint"]
-
 
 class Checkpoint(Folder):
     def __init__(self, spark: SparkSession, path: str) -> None:

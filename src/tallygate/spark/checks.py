@@ -23,8 +23,6 @@ from pyspark.sql.pandas import serializers
 from tallygate.errors import MachineError
 from tallygate.spark.truncated_input import ends_seen, insisting
 
-__all__ = ["INTERNALS", "check_internals"]
-
 CATALYST = "org.apache.spark.sql.catalyst"
 INTERNALS: Mapping[str, tuple[str, ...]] = {
     f"{CATALYST}.plans.logical.LogicalPlan": (

@@ -34,8 +34,6 @@ from tallygate.spark.plan import (
     walk,
 )
 
-__all__ = ["UNTIL", "by_records_alone", "over_ranges"]
-
 UNTIL = "until"
 """The column that ranges have and records have not."""
 _RANGES = f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long>>"

@@ -8,8 +8,6 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["progress_of", "reason"]
-
 
 def progress_of(query: StreamingQuery) -> Mapping[str, Any] | None:
     """What Spark said of the query after its last batch, if there was one.

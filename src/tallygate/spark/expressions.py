@@ -6,8 +6,6 @@ from pyspark.sql import SparkSession
 
 from tallygate.spark.plan import name_of
 
-__all__ = ["interval_milliseconds", "is_one_call"]
-
 DAY = 24 * 60 * 60 * 1000
 
 

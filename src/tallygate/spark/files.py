@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
 
-__all__ = ["Folder"]
-
 
 class Folder:
     """A folder and what is below it; every name is a path from there."""

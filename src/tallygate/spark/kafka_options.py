@@ -12,7 +12,5 @@ is known and the last record may be there already.
 
 from collections.abc import Mapping
 
-__all__ = ["READING"]
-
 READING: Mapping[str, str] = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
 """What users set themselves holds."""

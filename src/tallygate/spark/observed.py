@@ -7,8 +7,6 @@ from pyspark.sql import Observation
 
 from tallygate.errors import UnreachableError
 
-__all__ = ["observed_count"]
-
 LONGEST = 30.0
 """The count comes from a listener, a moment after the write. `Observation.get` waits for ever, and
 a write that the store has left out computes nothing that could be counted."""

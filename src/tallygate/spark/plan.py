@@ -23,31 +23,6 @@ from tallygate.core.decoding import COORDINATES
 from tallygate.errors import ConfigError
 from tallygate.spark.kafka_options import READING
 
-__all__ = [
-    "DECODING",
-    "Plan",
-    "analyzed",
-    "committed_only",
-    "copied",
-    "decodes",
-    "fits_pattern",
-    "foreign_sources",
-    "frame_of",
-    "function_of",
-    "joins_streams",
-    "kafka_servers",
-    "list_of",
-    "name_of",
-    "needed_columns",
-    "partition_count",
-    "read_plan",
-    "seen_besides_records",
-    "seq_of",
-    "text_of",
-    "topics_read",
-    "walk",
-]
-
 _NARROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark"}
 _STATEFUL = {
     "Aggregate",

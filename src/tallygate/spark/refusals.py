@@ -16,8 +16,6 @@ from tallygate.spark.error_text import reason
 from tallygate.spark.plan import analyzed, list_of, name_of, text_of, walk
 from tallygate.spark.state_report import is_bounded, readable, watermarked
 
-__all__ = ["OUTPUT_MODES", "refuse"]
-
 OUTPUT_MODES = {"append": "append", "upsert": "update", "replace": "complete"}
 
 

@@ -34,8 +34,6 @@ from tallygate.progress import Progress, silent
 from tallygate.settings import Settings, is_secret
 from tallygate.spark.checks import check_internals
 
-__all__ = ["check_delta", "has_class", "session"]
-
 CONNECTOR_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 EXTENSIONS, CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"

@@ -16,8 +16,6 @@ from pyspark.sql import DataFrame
 
 from tallygate.spark.plan import analyzed, list_of, name_of
 
-__all__ = ["AGGREGATE", "FUNCTION", "unsettled_columns"]
-
 AGGREGATE = "an aggregate"
 FUNCTION = "a function of groups"
 _BY_KEYS = {"Deduplicate", "DeduplicateWithinWatermark"}

@@ -13,8 +13,6 @@ from pyspark.sql import DataFrame
 
 from tallygate.spark.plan import analyzed, joins_streams, list_of, name_of, text_of, walk
 
-__all__ = ["State", "is_bounded", "readable", "states", "warnings", "watermarked"]
-
 WATERMARK = "spark.watermarkDelayMs"
 """The mark that Spark puts on a column of event time."""
 ROW_OVERHEAD = 60

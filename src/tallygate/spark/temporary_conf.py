@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-__all__ = ["temporary_conf"]
-
 
 @contextmanager
 def temporary_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:

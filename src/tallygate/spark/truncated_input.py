@@ -19,8 +19,6 @@ from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from tallygate.errors import MachineError
 
-__all__ = ["ends_seen", "insisting", "whole_input"]
-
 _load = ArrowStreamSerializer.load_stream
 _ends = 0
 

@@ -19,8 +19,6 @@ from pyspark.sql import DataFrame
 
 from tallygate.spark.plan import list_of, name_of, walk
 
-__all__ = ["Unsteady", "unsteady_in"]
-
 _HARMLESS = {"RepartitionByExpression", "RebalancePartitions", "Sort"}
 """Operators whose expressions change neither the rows nor what is in them."""
 

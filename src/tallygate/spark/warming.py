@@ -15,8 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["warm"]
-
 
 def warm(spark: SparkSession, folder: Path) -> None:
     """Batches of a stream, through JSON, SQL, a Python worker, a shuffle and state, into files."""

@@ -4,7 +4,7 @@ For every task `pyspark.worker` calls `importlib.invalidate_caches()`, after whi
 directory of each zip and jar on `sys.path` again: 0.2 s a task, far more than a small batch takes.
 The archives of a running application do not change, so here that one step does nothing. What tasks
 import is imported once, before the workers are forked from this process, and Python looks for
-garbage less often (see `collecting`).
+garbage less often (see `gc_tuning`).
 
 Spark runs this module by its name (`spark.python.daemon.module`), wherever the workers are; it
 needs Tallygate installed there, as the sinks do.

@@ -9,8 +9,6 @@ from typing import Any
 
 from tallygate.errors import ConfigError
 
-__all__ = ["is_reference", "look_in", "referred"]
-
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 

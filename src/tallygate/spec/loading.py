@@ -21,8 +21,6 @@ from tallygate.spec.sinks import Console, Delta, Foreach, KafkaSink, Memory, Par
 from tallygate.spec.sources import Files, Kafka, Rate, Socket
 from tallygate.spec.steps import Join, Pivot, Static, Step, Window
 
-__all__ = ["load_spec", "validated"]
-
 _SINKS = (Postgres, KafkaSink, Parquet, Delta, Foreach, Console, Memory)
 _SOURCES = (Kafka, Files, Socket, Rate)
 PARTS: dict[str, list[type[BaseModel]]] = {

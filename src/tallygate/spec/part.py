@@ -7,8 +7,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from tallygate.errors import ConfigError
 
-__all__ = ["Names", "Options", "Part", "PlacedError", "refusing"]
-
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value

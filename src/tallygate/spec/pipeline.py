@@ -16,8 +16,6 @@ from tallygate.spec.sources import Files, Kafka, Rate, Socket, Source
 from tallygate.spec.steps import Static, Step
 from tallygate.units import interval_ms
 
-__all__ = ["NAME", "PREVIOUS", "DeadLetters", "PipelineSpec"]
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SPLITS = ("minpartitions", "maxrecordsperpartition")

@@ -16,8 +16,6 @@ from yaml.reader import ReaderError
 
 from tallygate.errors import ConfigError
 
-__all__ = ["line_at", "line_of", "read_yaml"]
-
 LONGEST_FILE = 1_000_000
 MOST_NODES = 10_000
 DEEPEST = 50

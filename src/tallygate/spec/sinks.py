@@ -15,19 +15,6 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tallygate.spec.part import Names, Part
 
-__all__ = [
-    "Console",
-    "Delivery",
-    "Delta",
-    "Foreach",
-    "KafkaSink",
-    "Memory",
-    "Parquet",
-    "Postgres",
-    "Sink",
-    "SinkPart",
-]
-
 Delivery = Literal["at-most-once", "at-least-once", "idempotent", "exactly-once"]
 
 

@@ -8,8 +8,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from tallygate.spec.part import Names, Options, Part, refusing
 from tallygate.units import size_bytes, time_ms
 
-__all__ = ["Files", "Kafka", "Rate", "Socket", "Source", "SourcePart"]
-
 
 class SourcePart(Part):
     """What differs between sources and matters elsewhere."""

@@ -13,8 +13,6 @@ from pydantic.json_schema import SkipJsonSchema
 from tallygate.spec.part import Names, Options, Part, PlacedError, refusing
 from tallygate.units import interval_ms
 
-__all__ = ["Join", "Pivot", "Static", "Step", "Window"]
-
 
 def _one(value: Mapping[str, str]) -> Mapping[str, str]:
     if len(value) != 1:

@@ -21,21 +21,6 @@ from tallygate.core.offsets import Range
 from tallygate.errors import TargetError, UnreachableError
 from tallygate.targets.local_run import LocalRun
 
-__all__ = [
-    "BatchInput",
-    "LetterKeeper",
-    "RefusedRowsError",
-    "RowShape",
-    "Target",
-    "Task",
-    "TaskReport",
-    "Traits",
-    "UnknownOutcomeError",
-    "WriteBatch",
-    "Written",
-    "check_key",
-]
-
 
 class UnknownOutcomeError(UnreachableError):
     """The outcome is unknown, or the store is away: ask the ledger again, then do what is left."""

@@ -26,8 +26,6 @@ from tallygate.spark.plan import partition_count
 from tallygate.targets.base import Task, TaskReport
 from tallygate.targets.task_report import perform, raise_problems, raise_step_errors, run_tasks
 
-__all__ = ["BlockInput", "FetchedInput", "FrameInput", "shared_out", "within"]
-
 
 @dataclass(frozen=True)
 class FrameInput:

@@ -26,17 +26,6 @@ from tallygate.gc_tuning import collect_seldom
 from tallygate.spark.truncated_input import whole_input
 from tallygate.targets.base import RefusedRowsError, Task, TaskReport, UnknownOutcomeError
 
-__all__ = [
-    "StepError",
-    "perform",
-    "raise_problems",
-    "raise_step_errors",
-    "report_step_errors",
-    "run_tasks",
-    "slowest",
-    "unmoved",
-]
-
 _SCHEMA = pa.schema(
     [
         ("partitions", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))),

@@ -23,8 +23,6 @@ from tallygate.spec.functions import referred
 from tallygate.targets.base import LetterKeeper, RowShape, Target, Traits, WriteBatch, Written
 from tallygate.targets.local_run import LocalRun
 
-__all__ = ["UnmanagedTarget", "unmanaged_target"]
-
 
 class RowWriter(Protocol):
     """What differs between the targets: where the rows of a batch go."""

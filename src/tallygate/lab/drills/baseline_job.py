@@ -26,8 +26,6 @@ from tallygate.quoting import double_quoted
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["PlainJob", "has_read", "tuned_jdbc"]
-
 
 @dataclass(frozen=True)
 class PlainJob:

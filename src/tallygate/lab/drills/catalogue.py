@@ -17,8 +17,6 @@ from tallygate.lab.drills.faults import (
 from tallygate.lab.drills.faults.mix import MIX, mix
 from tallygate.settings import nearest
 
-__all__ = ["DRILLS", "OURS", "chosen"]
-
 DRILLS: dict[str, Drill] = {
     **brokers.DRILLS,
     **network.DRILLS,

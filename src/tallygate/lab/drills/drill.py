@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from tallygate.lab.drills.drill_run import Scene
 from tallygate.lab.drills.outcome import Control
 
-__all__ = ["Drill", "Drills"]
-
 
 @dataclass(frozen=True)
 class Drill:

@@ -40,8 +40,6 @@ from tallygate.quoting import double_quoted
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
-__all__ = ["Scene"]
-
 PARTITIONS = 3
 START_TIMEOUT = 90.0
 CATCH_UP_TIMEOUT = 180.0

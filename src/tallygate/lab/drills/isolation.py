@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tallygate.settings import ENVIRONMENT_PREFIX, Settings
 
-__all__ = ["environment", "machine_only"]
-
 MACHINE = ("timeout", "cache.dir", "state.dir", "java.home", "ivy.settings", "spark.driver.memory")
 
 

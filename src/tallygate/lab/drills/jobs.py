@@ -17,8 +17,6 @@ import psutil
 
 from tallygate.waiting import wait_until
 
-__all__ = ["Job"]
-
 PATIENCE = 5
 PAUSE = 0.5
 

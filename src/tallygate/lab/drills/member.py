@@ -14,8 +14,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.postgres.connect import connect
 from tallygate.quoting import double_quoted
 
-__all__ = ["Member"]
-
 NOTICED_SOON = {"session.timeout.ms": 6000}
 """A member that is killed leaves its partitions to the others after this time."""
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from tallygate.auditing.verdict import Verdict, worst
 
-__all__ = ["Control", "Event", "Outcome", "ProgressSample"]
-
 
 @dataclass(frozen=True)
 class ProgressSample:

@@ -18,8 +18,6 @@ from tallygate.lab.drills.workload import Workload
 from tallygate.postgres.connect import connect
 from tallygate.quoting import double_quoted
 
-__all__ = ["EVERY", "Gauge", "GroupPositions", "LedgerPositions", "Positions", "RowCount"]
-
 EVERY = 0.25
 AWAY = (TallygateError, psycopg.Error, KafkaException)
 

@@ -22,8 +22,6 @@ from typing import Literal
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-__all__ = ["CommitFault", "DatabaseProxy", "LinkFault", "Proxy"]
-
 LinkFault = Literal["cut", "silent", "deaf", "slow"]
 CommitFault = Literal["request", "answer"]
 Whom = Callable[[bytes], bool]

@@ -30,8 +30,6 @@ from tallygate.progress import Progress
 from tallygate.settings import Settings
 from tallygate.spark.session import session
 
-__all__ = ["PAYMENTS", "facts", "new_folder", "play_all", "play_one"]
-
 PAYMENTS = Payments()
 BROKERS = 3
 # Long enough that no replica is thrown out of the ISR while a drill holds it back for a moment.

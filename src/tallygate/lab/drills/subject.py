@@ -19,8 +19,6 @@ from pyspark.sql import types as t
 from tallygate.errors import ConfigError
 from tallygate.spec import Kafka, Postgres, load_spec
 
-__all__ = ["SCHEMA", "OwnPipeline", "Payments", "Subject", "payment"]
-
 SCHEMA = "id long, account string, amount double, at timestamp"
 ACCOUNTS = 50
 BATCH = 2000

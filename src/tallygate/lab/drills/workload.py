@@ -19,8 +19,6 @@ from tallygate.kafka.read import records_in
 from tallygate.lab.drills.subject import payment
 from tallygate.waiting import wait_until
 
-__all__ = ["Workload", "ids_in", "place_id"]
-
 KEYS = 50
 RECORD_LIFE = 120.0
 

@@ -29,8 +29,6 @@ from tallygate.progress import Progress, silent
 from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
-__all__ = ["Cluster", "ClusterSpec"]
-
 FIRST_CONTROLLER = 101
 READY_TIMEOUT = 90.0
 STOP_TIMEOUT = 8.0

@@ -17,8 +17,6 @@ from tallygate.paths import tail
 from tallygate.ports import LOOPBACK, check_free
 from tallygate.settings import Settings
 
-__all__ = ["Node", "NodeSpec"]
-
 # Small heaps and the quickest compiler: a local broker is started often and serves little.
 JVM_OPTIONS = (
     "-Xms128m",

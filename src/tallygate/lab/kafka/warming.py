@@ -10,8 +10,6 @@ from tallygate.lab.orphan_guard import Guard
 from tallygate.ports import free_ports
 from tallygate.settings import Settings
 
-__all__ = ["main"]
-
 LONGEST = 60.0
 
 

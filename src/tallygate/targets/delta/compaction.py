@@ -15,8 +15,6 @@ from tallygate.spark.error_text import reason
 from tallygate.spark.temporary_conf import temporary_conf
 from tallygate.targets.delta.table import DeltaTable
 
-__all__ = ["TableCompaction", "compact_table"]
-
 LARGEST = "spark.databricks.delta.optimize.maxFileSize"
 SMALL = "spark.databricks.delta.optimize.minFileSize"
 

@@ -32,8 +32,6 @@ from tallygate.errors import FencedError, LedgerError, TargetError
 from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.delta.table import DeltaTable, Transaction
 
-__all__ = ["TableLedger"]
-
 ENTRIES_KEPT = 1000
 ATTEMPTS = 20
 

@@ -23,8 +23,6 @@ from tallygate.core.letters import Letter
 from tallygate.core.offsets import Positions, Range, TopicPartition
 from tallygate.targets.task_report import StepError
 
-__all__ = ["LetterFolder"]
-
 SHELF = 10_000
 
 

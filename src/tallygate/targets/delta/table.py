@@ -20,8 +20,6 @@ from tallygate.spark.error_text import reason
 from tallygate.spark.files import Folder
 from tallygate.targets.base import UnknownOutcomeError
 
-__all__ = ["DeltaTable", "Transaction", "forget_tables", "is_conflict"]
-
 CONFLICTS = tuple(
     f"io.delta.exceptions.{kind}" for kind in ("Concurrent", "MetadataChanged", "ProtocolChanged")
 )

@@ -27,8 +27,6 @@ from tallygate.targets.delta.table import FORGETS, DeltaTable
 from tallygate.targets.delta.write import TableWriter
 from tallygate.targets.local_run import LocalRun
 
-__all__ = ["DeltaTarget"]
-
 
 class DeltaTarget(Target):
     delivery = "exactly-once"

@@ -25,8 +25,6 @@ from tallygate.targets.base import UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.table import is_conflict
 
-__all__ = ["TableWriter"]
-
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 NOTE = "spark.databricks.delta.commitInfo.userMetadata"

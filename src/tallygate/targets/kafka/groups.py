@@ -27,8 +27,6 @@ from tallygate.targets.kafka.ledger import (
     committed_in,
 )
 
-__all__ = ["PipelineGroups", "kept_lanes", "newest_of"]
-
 OPENED_AT_ONCE = 8
 
 

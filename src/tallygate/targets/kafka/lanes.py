@@ -20,8 +20,6 @@ from tallygate.quoting import backticked
 from tallygate.spark.settled import AGGREGATE
 from tallygate.targets.base import RowShape
 
-__all__ = ["LaneChoice", "check_unchanged"]
-
 LONGEST = 100
 """Of what marks say of a choice: Kafka takes 4096 bytes with an offset, of which this is a part."""
 

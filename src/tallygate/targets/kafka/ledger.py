@@ -39,21 +39,6 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, open_transactions
 from tallygate.targets.kafka.sending import transaction
 
-__all__ = [
-    "LOST_KEPT",
-    "GroupLedger",
-    "Mark",
-    "Names",
-    "Position",
-    "Positions",
-    "commit_offsets",
-    "committed",
-    "committed_in",
-    "kept_as",
-    "longest_transaction",
-    "open_producer",
-]
-
 TRANSACTION_TIMEOUT_MS = 300_000
 LONGEST = "transaction.timeout.ms"
 LOST_KEPT = 20

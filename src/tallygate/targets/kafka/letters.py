@@ -16,8 +16,6 @@ from tallygate.targets.kafka.ledger import GroupLedger, Names, Positions, commit
 from tallygate.targets.kafka.sending import is_unanswered, send_letters
 from tallygate.targets.task_report import report_step_errors
 
-__all__ = ["LetterCount", "LetterTopic"]
-
 CAUSES = 10
 """How many causes are remembered for who asks."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from tallygate.kafka.topics import Topics
 from tallygate.targets.kafka.records import Header
 
-__all__ = ["Limits", "batch_size"]
-
 BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 3  # attributes, and the differences of time and offset to the batch's first
 

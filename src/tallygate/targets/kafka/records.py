@@ -14,8 +14,6 @@ from tallygate.core.decoding import COORDINATES
 from tallygate.kafka.fetch import HEADERS
 from tallygate.quoting import backticked
 
-__all__ = ["LANE", "SOURCE", "Header", "RecordRows", "as_records", "record_rows"]
-
 LANE = "_tallygate_lane"
 """The column that chooses the lane of a row; no task sees it."""
 SOURCE = "tallygate.source"

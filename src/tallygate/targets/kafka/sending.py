@@ -23,17 +23,6 @@ from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
 from tallygate.targets.kafka.limits import batch_size
 from tallygate.targets.kafka.records import Header, RecordRows
 
-__all__ = [
-    "Outlet",
-    "check_refused",
-    "denied",
-    "is_unanswered",
-    "produce",
-    "raise_unknown_outcome",
-    "send_letters",
-    "transaction",
-]
-
 ROOM_FOR_CUT = 200
 """Bytes in which a dead letter says that it was cut."""
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)

@@ -40,8 +40,6 @@ from tallygate.targets.kafka.records import as_records
 from tallygate.targets.kafka.write import BatchWriter
 from tallygate.targets.local_run import LocalRun
 
-__all__ = ["KafkaTarget"]
-
 RENEWED_EVERY = 3600.0
 
 

@@ -52,8 +52,6 @@ from tallygate.targets.kafka.sending import (
 )
 from tallygate.targets.task_report import slowest, unmoved
 
-__all__ = ["BatchWriter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWriter:

@@ -12,8 +12,6 @@ from tallygate.errors import TargetError
 from tallygate.spark.error_text import reason
 from tallygate.targets.parquet.folder import PARTITION
 
-__all__ = ["arrow_columns", "described", "differences"]
-
 
 def arrow_columns(schema: t.StructType) -> pa.Schema:
     """The Arrow types of a frame's columns. All may be null: what Spark knows of that changes with

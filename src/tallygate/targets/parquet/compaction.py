@@ -31,8 +31,6 @@ from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import read_letters, write_letters
 from tallygate.targets.parquet.rows import RowFile
 
-__all__ = ["FolderCompaction", "compact_folder"]
-
 ROWS_AT_ONCE = 64 * 1024
 
 

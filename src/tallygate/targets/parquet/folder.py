@@ -32,8 +32,6 @@ from tallygate.core.ledger import LedgerEntry
 from tallygate.core.offsets import MovedError
 from tallygate.errors import ConfigError, LedgerError, TargetError
 
-__all__ = ["COMPACTION", "LEDGER", "LETTERS", "PARTITION", "Folder", "is_closed", "sync"]
-
 LEDGER = "_ledger.json"
 LETTERS = "_letters.jsonl"
 PARTITION = "commit"

@@ -22,8 +22,6 @@ from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
 from tallygate.targets.parquet.folder import LEDGER, Folder, sync
 
-__all__ = ["FolderLedger"]
-
 
 class FolderLedger:
     def __init__(self, folder: Folder, pipeline: str) -> None:

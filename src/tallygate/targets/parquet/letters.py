@@ -15,8 +15,6 @@ from tallygate.core.offsets import Range, lies_in
 from tallygate.targets.parquet.folder import LETTERS, sync
 from tallygate.targets.task_report import StepError
 
-__all__ = ["FoundLetters", "read_letters", "write_letters"]
-
 
 @dataclass(frozen=True)
 class FoundLetters:

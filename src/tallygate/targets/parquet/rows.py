@@ -12,8 +12,6 @@ from tallygate.errors import TargetError
 from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.parquet.folder import sync
 
-__all__ = ["RowFile", "disk_errors"]
-
 ROW_GROUP_BYTES = 32 << 20
 _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 

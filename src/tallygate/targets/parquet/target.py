@@ -20,8 +20,6 @@ from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, read_letters
 from tallygate.targets.parquet.write import FolderWriter
 
-__all__ = ["ParquetTarget"]
-
 AFTER_A_BATCH = 3
 """The newest commits, among which that of the newest batch is: what is remembered with it has a
 commit of its own."""

@@ -31,8 +31,6 @@ from tallygate.targets.parquet.letters import FoundLetters, write_letters
 from tallygate.targets.parquet.rows import RowFile, disk_errors
 from tallygate.targets.task_report import perform, raise_problems, slowest
 
-__all__ = ["FolderWriter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FolderWriter:

@@ -15,8 +15,6 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-__all__ = ["as_json", "to_json"]
-
 VERSION = "\x01"
 """What jsonb's binary form begins with; the text follows."""
 _OPTIONS = {

@@ -31,15 +31,6 @@ from tallygate.postgres.sessions import session_name
 from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError
 from tallygate.targets.postgres.nested import as_json
 
-__all__ = [
-    "RowWriter",
-    "commit_in_order",
-    "refused_row",
-    "said_by",
-    "savepoint",
-    "translate_errors",
-]
-
 
 @contextmanager
 def translate_errors(table: str) -> Iterator[None]:

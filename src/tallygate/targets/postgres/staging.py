@@ -26,8 +26,6 @@ from tallygate.targets.base import UnknownOutcomeError
 from tallygate.targets.postgres.rows import refused_row, savepoint
 from tallygate.targets.postgres.table import Column, TableName
 
-__all__ = ["Staging"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:

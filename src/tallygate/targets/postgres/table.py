@@ -19,8 +19,6 @@ from tallygate.errors import TargetError
 from tallygate.postgres.tables import SCHEMA
 from tallygate.quoting import double_quoted
 
-__all__ = ["Column", "TableName", "columns_of", "ensure_table", "table_id", "unique_on"]
-
 _ATOMIC: dict[type[t.DataType], tuple[str, pa.DataType]] = {
     t.BooleanType: ("boolean", pa.bool_()),
     t.ByteType: ("smallint", pa.int16()),

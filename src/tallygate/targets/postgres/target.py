@@ -39,8 +39,6 @@ from tallygate.targets.postgres.table import Column, TableName, columns_of, ensu
 from tallygate.targets.postgres.write import BatchWriter
 from tallygate.targets.task_report import report_step_errors
 
-__all__ = ["PostgresTarget"]
-
 
 @dataclass(frozen=True)
 class _LetterTable:

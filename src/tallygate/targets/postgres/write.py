@@ -44,8 +44,6 @@ from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column
 from tallygate.targets.task_report import slowest, unmoved
 
-__all__ = ["BatchWriter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWriter:

@@ -23,8 +23,6 @@ from tallygate.lab.drills.outcome import Control
 from tallygate.lab.kafka.node import Node
 from tallygate.waiting import wait_until
 
-__all__ = ["ACKS_0", "ACKS_1", "DRILLS", "Careless", "leader_of", "restore"]
-
 DRILLS = Drills()
 HELD_BACK = 1.0
 ACKS_1 = "The leader alone acknowledges; it dies before its followers have the records."

@@ -12,8 +12,6 @@ from tallygate.postgres.connect import connect
 from tallygate.quoting import double_quoted
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS"]
-
 DRILLS = Drills()
 DAY = 24 * 3600
 BEFORE, JUMPED = 2000, 200

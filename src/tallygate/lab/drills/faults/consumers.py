@@ -14,8 +14,6 @@ from tallygate.postgres.connect import connect
 from tallygate.quoting import double_quoted
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS"]
-
 DRILLS = Drills()
 MEMBERS = 2
 

@@ -14,8 +14,6 @@ from tallygate.lab.drills.progress_sampler import Gauge
 from tallygate.lab.drills.proxy import CommitFault, DatabaseProxy, LinkFault, Proxy
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS", "Between", "break_for"]
-
 DRILLS = Drills()
 UNANSWERED = "Its commit is done, but the answer is lost; Spark writes the batch again."
 UNDER_WAY = 1.5

@@ -24,8 +24,6 @@ from tallygate.lab.spark_cluster import spark_cluster
 from tallygate.targets.kafka.ledger import Names
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS", "KILLED"]
-
 DRILLS = Drills()
 KILLED = "Killed once after it wrote its first batch, before Spark has noted the batch as done."
 

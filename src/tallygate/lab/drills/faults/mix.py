@@ -14,8 +14,6 @@ from tallygate.lab.drills.faults.drivers import KILLED
 from tallygate.lab.drills.outcome import Control
 from tallygate.lab.drills.proxy import LinkFault
 
-__all__ = ["MIX", "mix"]
-
 MIX = "mix"
 FAULTS = 3
 

@@ -12,8 +12,6 @@ from tallygate.lab.drills.faults.brokers import ACKS_0, ACKS_1, Careless, restor
 from tallygate.lab.drills.outcome import Control
 from tallygate.lab.drills.proxy import LinkFault
 
-__all__ = ["DRILLS"]
-
 DRILLS = Drills()
 NAME_AT = 14
 """Where a request has its caller's name: after the length, kind, version, number, name's length."""

@@ -19,8 +19,6 @@ from tallygate.lab.drills.workload import Workload
 from tallygate.postgres.connect import connect
 from tallygate.waiting import wait_until
 
-__all__ = ["DRILLS"]
-
 DRILLS = Drills()
 NEW_RECORDS = set(range(10_000_000, 10_000_100))
 

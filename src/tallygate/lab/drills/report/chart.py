@@ -13,8 +13,6 @@ from tallygate.lab.drills.outcome import Event, ProgressSample
 from tallygate.lab.drills.report.flags import LETTER, Flag, place_flags
 from tallygate.lab.drills.report.markup import count, seconds, text
 
-__all__ = ["Interval", "fault_intervals", "timeline"]
-
 WIDTH, LEFT, RIGHT = 880.0, 68.0, 200.0
 ROW, LINES, GAP, LAG, FOOT = 16.0, 190.0, 26.0, 62.0, 40.0
 """Heights: a row of flags, the lines, between lines and lag, the lag, the axis of seconds."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from tallygate.lab.drills.outcome import Event
 
-__all__ = ["LETTER", "Flag", "place_flags"]
-
 ROWS = 4
 LONGEST = 44
 LETTER = 6.4

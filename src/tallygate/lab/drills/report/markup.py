@@ -6,19 +6,6 @@ import re
 from tallygate.auditing.verdict import Verdict
 from tallygate.lab.drills.outcome import Control, Outcome
 
-__all__ = [
-    "badge",
-    "count",
-    "failing",
-    "harm",
-    "plural",
-    "prose",
-    "seconds",
-    "sign",
-    "text",
-    "time",
-]
-
 _SIGNS = {Verdict.VALID: "✓", Verdict.UNKNOWN: "?", Verdict.INVALID: "✗"}
 
 # What XML forbids. Such characters come with what a dying process printed last.

@@ -18,8 +18,6 @@ from tallygate.lab.drills.report.markup import (
 )
 from tallygate.lab.drills.report.section import reasons
 
-__all__ = ["page_header", "tally", "verdict_table"]
-
 
 def tally(outcomes: Sequence[Outcome]) -> str:
     if not outcomes:

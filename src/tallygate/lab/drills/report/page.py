@@ -13,8 +13,6 @@ from tallygate.lab.drills.report.markup import text
 from tallygate.lab.drills.report.overview import page_header, tally, verdict_table
 from tallygate.lab.drills.report.section import drill_section
 
-__all__ = ["write_report"]
-
 _STYLE = Path(__file__).with_name("report.css")
 
 

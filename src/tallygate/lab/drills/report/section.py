@@ -17,8 +17,6 @@ from tallygate.lab.drills.report.markup import (
     time,
 )
 
-__all__ = ["drill_section", "reasons"]
-
 
 def reasons(outcome: Outcome) -> list[str]:
     """Why a drill is not valid, one sentence each."""
