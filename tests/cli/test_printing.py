@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Message
 
 from tallygate import cli
+from tallygate.auditing.trace import Trace
+from tallygate.auditing.verdict import Anomaly, AuditResult
 from tallygate.cli import dead_letters
 from tallygate.cli.consume import Decode, Shown, _decoder, _Printer
 from tallygate.cli.output import progress_display, show_table
@@ -126,3 +128,18 @@ def test_a_note_is_text_and_no_markup(
     said = capsys.readouterr().out
     assert f"[/nonsense] {SHOWN}" in said
     assert "\x1b]0" not in said
+
+
+def test_a_record_forges_no_line_of_its_trace() -> None:
+    forged = "x\nt/0@2: missing"
+    found = Trace("t", 0, 1, "row", key=EVIL, value=forged, time="now", cause=EVIL)
+    said = str(found).splitlines()
+    assert len(said) == 3
+    assert said[2] == f"  cause: {SHOWN}"
+
+
+def test_a_row_forges_no_line_of_an_audit() -> None:
+    wrong = Anomaly("unexpected", 1, (EVIL,))
+    found = AuditResult(pipeline="p", target="t", records=1, rows=1, anomalies=(wrong,))
+    assert f"    {SHOWN}" in str(found).splitlines()
+    assert SHOWN in repr(found)

@@ -52,6 +52,34 @@ def test_two_consumers_of_one_partition_do_not_overlap(
     assert Counter(numbers_in(small_stack, "zombie")) == Counter(range(100))
 
 
+def test_a_store_that_only_reads_counts_against_no_record(
+    small_stack: Stack, connection: Connection, fill: Fill
+) -> None:
+    """As a server that has become a standby does."""
+    topic = fill(20, partitions=1)
+    create_table(small_stack, "standby")
+    refused = threading.Event()
+
+    def insert(record: Record, database: psycopg.Connection) -> None:
+        if record.offset == 10 and not refused.is_set():
+            refused.set()
+            database.execute("SET TRANSACTION READ ONLY")
+        database.execute("INSERT INTO standby VALUES (%s)", (int(record.text),))
+
+    summary = consume(
+        topic,
+        insert,
+        group="standby",
+        delivery="exactly-once",
+        dsn=small_stack.dsn,
+        retry=Retry(tries=1),
+        connection=connection,
+        until="available",
+    )
+    assert summary.outages == 1
+    assert numbers_in(small_stack, "standby") == list(range(20))
+
+
 @pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.system)])
 def test_a_time_without_postgres_costs_no_rebalance_and_no_record(
     seconds: int, small_stack: Stack, fill: Fill, start_consumer: StartConsumer

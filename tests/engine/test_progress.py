@@ -21,19 +21,22 @@ def test_rows_that_were_late_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "rows", "letters", "only"),
+    ("records", "rows", "letters", "filters", "only"),
     [
-        (10, 0, 10, True),
-        (10, 1, 9, False),
-        (10, 0, 0, False),  # a transform that filters
-        (0, 0, 0, False),  # nothing was there
-        (0, 0, 3, False),  # letters of records that came with an earlier batch
-        (2, 0, 1, True),  # a record, and the mark that ends its transaction
-        (3, 0, 1, False),  # a record that gave neither a row nor a letter
+        (10, 0, 10, True, True),
+        (10, 1, 9, True, False),
+        (10, 0, 0, True, False),  # a transform that leaves all out
+        (100, 0, 60, True, False),  # and one that leaves the rest out
+        (0, 0, 0, True, False),  # nothing was there
+        (0, 0, 3, False, False),  # letters of records that came with an earlier batch
+        (2, 0, 1, False, True),  # a record, and the mark that ends its transaction
     ],
 )
-def test_nothing_but_dead_letters(records: int, rows: int, letters: int, only: bool) -> None:
-    assert only_dead_letters(records=records, rows=rows, letters=letters) is only
+def test_nothing_but_dead_letters(
+    records: int, rows: int, letters: int, filters: bool, only: bool
+) -> None:
+    found = only_dead_letters(records=records, rows=rows, letters=letters, filters=filters)
+    assert found is only
 
 
 def test_the_lag_is_known_before_a_batch_if_the_ledger_and_kafka_know_it() -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tallygate.core.converters import members_of
-from tallygate.engine.scaffold import infer_schema
+from tallygate.engine.scaffold import infer_schema, parsed
 from tallygate.errors import InputError
 
 
@@ -54,3 +54,9 @@ def test_what_is_guessed_to_be_a_time_can_be_decoded_as_one(value: str) -> None:
     ]
     (member,) = members_of(to_arrow_schema(t.StructType([t.StructField("x", type_)])))
     assert member.of(json.loads(json.dumps({"x": value}))) is not None
+
+
+@pytest.mark.parametrize("value", [b"[" * 100_000, b"{", b"\xff"])
+def test_a_record_of_a_sample_that_is_not_json_is_refused(value: bytes) -> None:
+    with pytest.raises(InputError, match="is not JSON"):
+        parsed(value)

@@ -8,9 +8,23 @@ SHOWN = (
     Mutant(
         guarantee="A run of which nothing but dead letters came is no success.",
         file="engine/progress.py",
-        old="    return rows == 0 and 0 < records <= 2 * letters\n",
-        new="    return rows == 0 and 0 < records < letters\n",
+        old="(letters >= records or not filters)\n",
+        new="letters > records\n",
         tests="engine/test_progress.py -k nothing_but",
+    ),
+    Mutant(
+        guarantee="Records that a transform leaves out are no dead letters.",
+        file="engine/progress.py",
+        old="(letters >= records or not filters)\n",
+        new="2 * letters >= records\n",
+        tests="engine/test_progress.py -k nothing_but",
+    ),
+    Mutant(
+        guarantee="A start leaves the folders of programs that live.",
+        file="spark/session.py",
+        old="        if not _is_of_living(old.name):",
+        new="        if not _is_of_living(old.stem):",
+        tests="spark/test_session.py -k folders_of_living",
     ),
     Mutant(
         guarantee="What steers a terminal is shown as an escape.",
@@ -60,6 +74,20 @@ SHOWN = (
         old="            except (InputError, ValueError, TypeError, RecursionError) as error:\n",
         new="            except InputError as error:\n",
         tests="cli/test_printing.py -k is_no_json",
+    ),
+    Mutant(
+        guarantee="A record forges no line of its trace.",
+        file="auditing/trace.py",
+        old="map(printable, self._lines())",
+        new="self._lines()",
+        tests="cli/test_printing.py -k forges_no_line_of_its_trace",
+    ),
+    Mutant(
+        guarantee="A row forges no line of an audit.",
+        file="auditing/verdict.py",
+        old="map(printable, self._lines())",
+        new="self._lines()",
+        tests="cli/test_printing.py -k forges_no_line_of_an_audit",
     ),
 )
 """The rule of errors and records on a terminal."""

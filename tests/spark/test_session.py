@@ -89,6 +89,14 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == session_module.LOGS_KEPT + 1
 
 
+def test_a_start_leaves_the_folders_of_living_programs_whatever_their_host_is_called(
+    tmp_path: Path,
+) -> None:
+    first = session_module.own_folder(tmp_path, "ip-10-0-0-1.example.internal")
+    second = session_module.own_folder(tmp_path, "ip-10-0-0-1.example.internal")
+    assert first.exists() and second.exists()
+
+
 def test_what_spark_writes_down_for_a_while_goes_with_the_program(settings: Settings) -> None:
     """And what a program left that was killed goes when the next one starts."""
     folder = settings.state_dir / "tmp"

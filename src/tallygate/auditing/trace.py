@@ -47,6 +47,7 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, LostRangeError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import From, Reading, read, to_record
+from tallygate.printable import printable
 from tallygate.quoting import backticked
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
@@ -89,7 +90,7 @@ class Trace:
         return self.right
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.topic}/{self.partition}@{self.offset}: {self.became}"

@@ -38,6 +38,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from tallygate.printable import printable
+
 KINDS = (
     "missing",
     "duplicate",
@@ -132,14 +134,14 @@ class AuditResult:
         return self.verdict is Verdict.VALID
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def __repr__(self) -> str:
         """One line with what is wrong, for the messages of failed assertions."""
         wrong = [f"{each.count:,} {each.kind}{_first(each)}" for each in self.anomalies]
         unknown = [f"unknown: {text}" for text in self.unknown]
         said = "; ".join([*wrong, *unknown]) or f"{self.records:,} records, {self.rows:,} rows"
-        return f"<AuditResult {self.pipeline}: {self.verdict.value}; {said}>"
+        return printable(f"<AuditResult {self.pipeline}: {self.verdict.value}; {said}>")
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.pipeline}: {self.verdict.value}"

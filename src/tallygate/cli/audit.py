@@ -11,7 +11,6 @@ from tallygate.cli.options import with_settings
 from tallygate.cli.output import progress_display
 from tallygate.cli.own_session import own_session
 from tallygate.errors import TallygateError
-from tallygate.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,7 @@ def audit(
         result = tallygate.audit(
             pipeline, since=begin, sample=chosen, settings=settings, spark=spark
         )
-    said = printable(str(result), lines=True)
+    said = str(result)
     print(json.dumps(result.as_dict(), default=str) if json_ else said)
     raise typer.Exit(result.verdict.exit_code)
 
@@ -96,7 +95,7 @@ def trace(
     with _opened(file, "trace", settings) as (pipeline, spark):
         found = tallygate.trace(pipeline, at, where=where, settings=settings, spark=spark)
     for each in found:
-        said = printable(str(each), lines=True)
+        said = str(each)
         print(json.dumps(each.as_dict(), default=str) if json_ else said)
     if not found and not json_:
         print("no row matches, or the rows that match name no record")

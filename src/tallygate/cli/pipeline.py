@@ -63,7 +63,7 @@ def check(file: File, *, settings: "Settings") -> None:
         seen = pipeline.look(spark, settings)
     print(f"{file} is a valid pipeline.")
     for name, text in seen.items():
-        print(f"  {name:<10} {text}")
+        print(f"  {name:<10} {printable(text)}")
 
 
 @with_settings

@@ -16,6 +16,9 @@ from tallygate.kafka.producer import producer_properties
 from tallygate.postgres.connect import connect, open_watchful
 from tallygate.postgres.tables import upgrade
 
+_AWAY = ("08", "25006", "40", "53", "57P", "58")
+"""What SQLSTATEs begin with that no record is to blame for."""
+
 
 class ExactlyOncePostgres:
     """Rows and offsets in one transaction. An offset moves only by compare-and-set from where this
@@ -124,14 +127,15 @@ class ExactlyOncePostgres:
         try:
             with self._database.transaction():
                 yield self._database
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             if self._is_down(error):
                 raise UnknownOutcomeError(str(error).strip()) from error
             raise
 
     def _is_down(self, error: Exception) -> bool:
-        """Whether the database is the reason: it is away, or it chose us to break a deadlock."""
-        if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40"):
+        """Whether the database is the reason and not the record: it is away, full, or a standby
+        that only reads, or it chose us to break a deadlock."""
+        if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_AWAY):
             return True
         broken = self._database is None or self._database.closed or self._database.broken
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and bool(broken)

@@ -150,7 +150,8 @@ class BatchEngine:
         before = self.letters
         self.letters = self._patiently(batch, self.target.letter_count)
         new = self.letters - before
-        if only_dead_letters(records=records, rows=written.rows, letters=new):
+        filters = self.shape.filters
+        if only_dead_letters(records=records, rows=written.rows, letters=new, filters=filters):
             self._patiently(batch, lambda: self._say_why(batch, ranges, new))
         self._check_letters(records, new)
         self.last = Progress(

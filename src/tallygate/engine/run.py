@@ -44,11 +44,18 @@ class Summary:
     """Of `letters`, which are all that the pipeline has, those of this run."""
     late: int = 0
     """Rows that the watermark had overtaken: they are in no result."""
+    filters: bool = False
+    """Whether records may have given no row without being dead letters."""
 
     @property
     def only_dead_letters(self) -> bool:
         """Whether nothing but dead letters came of what was read."""
-        return only_dead_letters(records=self.records, rows=self.rows, letters=self.new_letters)
+        return only_dead_letters(
+            records=self.records,
+            rows=self.rows,
+            letters=self.new_letters,
+            filters=self.filters,
+        )
 
 
 class Counts:
@@ -114,6 +121,7 @@ def run_query(request: RunRequest, spark: SparkSession, counts: Counts) -> Summa
         outcome=outcome,
         new_letters=counts.new_letters,
         late=engine.reports.late,
+        filters=engine.shape.filters,
     )
 
 

@@ -41,7 +41,7 @@ def new_pipeline(
     sample = [value for value in _sample(topic, connection) if value is not None]
     source: dict[str, Any] = {"topic": topic}
     try:
-        source["schema"] = infer_schema(map(_parsed, sample))
+        source["schema"] = infer_schema(map(parsed, sample))
     except InputError as error:
         note(f"The records are taken as text, since {str(error).rstrip('.')}.")
         source["format"] = "text"
@@ -49,10 +49,10 @@ def new_pipeline(
     return yaml.safe_dump(document, sort_keys=False, width=100)
 
 
-def _parsed(value: bytes) -> Any:
+def parsed(value: bytes) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{value[:60]!r} is not JSON") from None
 
 

@@ -36,7 +36,8 @@ def check_sample(rows: DataFrame, where: str) -> None:
         rows.limit(SAMPLE).collect()
     except (PySparkException, Py4JJavaError) as error:
         raise ConfigError(
-            f"{where} does not fit the data: {reason(error)}. Change the schema, or mend the file."
+            f"{where} does not fit the data: {reason(error)}. Change the schema, or mend the file; "
+            "if the first line of each CSV names the columns, say `options: {header: true}`."
         ) from None
 
 

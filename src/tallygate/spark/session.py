@@ -102,7 +102,8 @@ def session(
     }
     options = sharing("spark", java, settings)
     if SparkContext._gateway is None:
-        options.append(f'"-Djava.io.tmpdir={_own_folder(settings.state_dir / "tmp")}"')
+        folder = own_folder(settings.state_dir / "tmp", socket.gethostname())
+        options.append(f'"-Djava.io.tmpdir={folder}"')
     conf |= _java_options([*options, given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
     if SparkContext._gateway is None:
@@ -175,28 +176,28 @@ def _new_log(folder: Path) -> Path:
     """A file for this session's log; only the newest are kept, and those of sessions that live."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
-        if not _is_of_living(old):
+        if not _is_of_living(old.stem):
             old.unlink(missing_ok=True)
     return folder / f"spark-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
 
 
-def _own_folder(folder: Path) -> Path:
+def own_folder(folder: Path, host: str) -> Path:
     """A folder for what Spark writes down for a while. It goes with this program; what programs
     left that were killed goes when another one starts. Other machines, or containers, may share the
     state folder, and have programs of the same number: theirs are for them to judge."""
     folder.mkdir(parents=True, exist_ok=True)
-    here = f"spark-{socket.gethostname()}-"
+    here = f"spark-{host}-"
     own = Path(tempfile.mkdtemp(prefix=here, suffix=f"-{os.getpid()}", dir=folder))
     for old in folder.glob(f"{glob.escape(here)}*"):
-        if not _is_of_living(old):
+        if not _is_of_living(old.name):  # of which a host's name may have dots
             shutil.rmtree(old, ignore_errors=True)
     atexit.register(shutil.rmtree, own, ignore_errors=True)
     return own
 
 
-def _is_of_living(path: Path) -> bool:
+def _is_of_living(name: str) -> bool:
     """Whether the program whose number the name ends with is alive."""
-    pid = path.stem.rpartition("-")[2]
+    pid = name.rpartition("-")[2]
     return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 

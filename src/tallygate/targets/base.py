@@ -47,6 +47,11 @@ class RowShape:
     """The columns that may differ when a batch is computed again, and what each is made by; looked
     for where rows go to lanes."""
 
+    @property
+    def filters(self) -> bool:
+        """Whether a record may give no row without being a dead letter."""
+        return self.decoder is None
+
     def without_coordinates(self) -> t.StructType:
         """The columns that are the user's."""
         if not self.has_coordinates:
