@@ -5,8 +5,9 @@ librdkafka reports connection trouble on stderr by itself; here it goes to the l
 """
 
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -56,11 +57,26 @@ NOT_YET = {
 }
 """What a broker says that has only just become a leader and does not know of that yet, or of the
 topic, though all name it: it is to be asked again."""
+_shared: dict[Hashable, AdminClient] = {}
 _CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
 
 def admin(connection: Connection, **properties: Any) -> AdminClient:
     return _make(AdminClient, connection, properties)
+
+
+def shared_admin(connection: Connection) -> AdminClient:
+    """The one admin client of this process for a cluster: to ask takes it a millisecond, and a new
+    one forty. A process that was forked has one of its own."""
+    kind = (os.getpid(), *sorted(connection.librdkafka().items()))
+    if kind not in _shared:
+        _shared[kind] = admin(connection)
+    return _shared[kind]
+
+
+def forget_shared() -> None:
+    """Leave nothing open to Kafka; who still holds a client may go on with it."""
+    _shared.clear()
 
 
 def producer(connection: Connection, **properties: Any) -> Producer:

@@ -29,7 +29,7 @@ from tallygate.errors import LostRangeError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.headers import headers_of_each
-from tallygate.kafka.topic_ids import check_ids, forget_clients
+from tallygate.kafka.topic_ids import check_ids
 from tallygate.pool import Pool
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -313,4 +313,4 @@ def _pooled(connection: Connection, length: int) -> Iterator[Consumer]:
 def close_idle() -> None:
     """Close the connections that are not in use."""
     _consumers.close()
-    forget_clients()
+    clients.forget_shared()

@@ -31,7 +31,7 @@ class Mirror:
 
 def topic_ids(topics: Sequence[str], connection: Connection) -> dict[str, str]:
     """The ids that Kafka gave the topics when they were made; those that are gone are left out."""
-    admin = clients.admin(connection)
+    admin = clients.shared_admin(connection)
     with clients.explain_errors(connection, "asking for the topics"):
         known = admin.list_topics(timeout=ANSWER_TIMEOUT).topics
     there = [topic for topic in topics if topic in known]

@@ -239,7 +239,7 @@ def list_offsets(
     leader may not know of that yet, or of the topic, though all name it: it is asked again."""
     if not partitions:
         return {}
-    admin = clients.admin(connection)
+    admin = clients.shared_admin(connection)
     asked = {TopicPartition(topic, number): spec for topic, number in partitions}
     deadline = time.monotonic() + ANSWER_TIMEOUT
 

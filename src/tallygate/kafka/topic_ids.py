@@ -1,21 +1,15 @@
-"""The ids that Kafka gives topics when they are made: one that is made again has another.
+"""The ids that Kafka gives topics when they are made: one that is made again has another."""
 
-They are asked for while a batch or a task waits, so each process keeps one client for a cluster: to
-ask takes that a millisecond, and a new one sixty.
-"""
-
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from tallygate.errors import LostRangeError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 
 ANSWER_TIMEOUT = 10.0
-_clients: dict[Hashable, AdminClient] = {}
 
 
 def ids_now(topics: Iterable[str], connection: Connection) -> dict[str, str]:
@@ -27,7 +21,9 @@ def ids_now(topics: Iterable[str], connection: Connection) -> dict[str, str]:
     asked = TopicCollection(wanted)
     doing = "asking for the topics"
     with clients.explain_errors(connection, doing):
-        futures = _client(connection).describe_topics(asked, request_timeout=ANSWER_TIMEOUT)
+        futures = clients.shared_admin(connection).describe_topics(
+            asked, request_timeout=ANSWER_TIMEOUT
+        )
     for topic, future in futures.items():
         with suppress(TopicError), clients.explain_errors(connection, doing):
             found[topic] = str(future.result().topic_id)
@@ -42,14 +38,3 @@ def check_ids(ids: Mapping[str, str], connection: Connection) -> None:
                 f"topic {topic!r} was deleted and recreated while it was read: its offsets mean "
                 "other records now, and nothing that was read is written."
             )
-
-
-def forget_clients() -> None:
-    _clients.clear()
-
-
-def _client(connection: Connection) -> AdminClient:
-    kind = tuple(sorted(connection.librdkafka().items()))
-    if kind not in _clients:
-        _clients[kind] = clients.admin(connection)
-    return _clients[kind]

@@ -43,7 +43,7 @@ class Topics:
         self.connection = connection
         self._settings = settings or Settings.load()
         self._timeout = self._settings.timeout
-        self._admin: AdminClient = clients.admin(connection)
+        self._admin: AdminClient = clients.shared_admin(connection)
 
     def brokers(self) -> list[Broker]:
         with clients.explain_errors(self.connection, "asking for the brokers"):

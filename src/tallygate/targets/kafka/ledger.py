@@ -311,7 +311,7 @@ def committed_in(
     A transaction that is open may still move some of them. So this is for planning; a task that
     writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits
     until no transaction holds offsets any more."""
-    admin = admin or clients.admin(connection)
+    admin = admin or clients.shared_admin(connection)
     futures: dict[Any, Any] = {}
     for group in groups:  # of which Kafka is asked for one at a time
         futures |= admin.list_consumer_group_offsets(
