@@ -12,7 +12,7 @@ demo: setup
 	@$(VENV)/tallygate demo
 
 test: check
-	@$(VENV)/pytest -m "not system" -n 3 --dist worksteal
+	@$(VENV)/pytest -m "not system" -n 3 --dist loadgroup
 
 system: setup
 	@$(VENV)/pytest -m system

@@ -44,13 +44,21 @@ SYSTEM_FIXTURES = {
 LIVE_FIXTURES = {"stack", "spark", "small_stack", "locked"} | SYSTEM_FIXTURES
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+ONE_PROCESS = {"stack": "three brokers", "core": "an installed core"}
+"""What is dear to start: of several processes one runs all tests that use it."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if used & LIVE_FIXTURES:
             item.add_marker(pytest.mark.live)
         if used & SYSTEM_FIXTURES:
             item.add_marker(pytest.mark.system)
+        for fixture in used & ONE_PROCESS.keys():
+            item.add_marker(pytest.mark.xdist_group(ONE_PROCESS[fixture]))
+    if config.getoption("dist", "no") != "no":  # short ones last: no process ends long after others
+        items.sort(key=lambda item: item.get_closest_marker("live") is None)
 
 
 _verdict = pytest.StashKey[int]()
