@@ -48,6 +48,7 @@ ONE_PROCESS = {"stack": "three brokers", "core": "an installed core"}
 """What is dear to start: of several processes one runs all tests that use it."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.system)
         for fixture in used & ONE_PROCESS.keys():
             item.add_marker(pytest.mark.xdist_group(ONE_PROCESS[fixture]))
-    if config.getoption("dist", "no") != "no":  # short ones last: no process ends long after others
+    if hasattr(config, "workerinput"):  # short ones last: no process ends long after others
         items.sort(key=lambda item: item.get_closest_marker("live") is None)
 
 
