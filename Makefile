@@ -12,7 +12,7 @@ demo: setup
 	@$(VENV)/tallygate demo
 
 test: check
-	@$(VENV)/pytest -m "not system" -n 3 --dist loadgroup
+	@$(VENV)/pytest -m "not system" -n 3
 
 system: setup
 	@$(VENV)/pytest -m system

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as property_settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tallygate.kafka import read as reader
 
@@ -44,11 +46,18 @@ SYSTEM_FIXTURES = {
 LIVE_FIXTURES = {"stack", "spark", "small_stack", "locked"} | SYSTEM_FIXTURES
 
 
-ONE_PROCESS = {"stack": "three brokers", "core": "an installed core"}
-"""What is dear to start: of several processes one runs all tests that use it."""
+THREE_BROKERS = (
+    "tests/cli/test_commands.py",
+    "tests/engine/test_into_topics.py",
+    "tests/engine/test_recreated_topics.py",
+    "tests/kafka/",
+    "tests/postgres/",
+    "tests/targets/test_kafka_attempts.py",
+    "tests/test_stack.py",
+)
+"""Where tests may use the `stack`: of several processes one starts it, and runs all of these."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
@@ -56,10 +65,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.live)
         if used & SYSTEM_FIXTURES:
             item.add_marker(pytest.mark.system)
-        for fixture in used & ONE_PROCESS.keys():
-            item.add_marker(pytest.mark.xdist_group(ONE_PROCESS[fixture]))
+        elif "stack" in used and not item.nodeid.startswith(THREE_BROKERS):
+            raise pytest.UsageError(f"{item.nodeid} uses `stack`: name its file in THREE_BROKERS.")
     if hasattr(config, "workerinput"):  # short ones last: no process ends long after others
         items.sort(key=lambda item: item.get_closest_marker("live") is None)
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives out tests one by one, and those of `THREE_BROKERS` all to the first process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "three brokers" if nodeid.startswith(THREE_BROKERS) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
+    return Scheduler(config, log)
 
 
 _verdict = pytest.StashKey[int]()
