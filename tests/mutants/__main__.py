@@ -13,16 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
 
 from mutants.catalogue import MUTANTS
 from mutants.mutant import ROOT, SOURCE, Mutant
 
 COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")
-TIME_LIMIT = 240
+TIME_LIMIT = 400
 """Seconds that the tests of one mutant may take; a breakage that makes them hang is seen, too."""
+T = TypeVar("T")
 PASSED, FAILED = 0, 1
 """What pytest says by its exit code; anything else is no verdict of a test."""
 
@@ -76,26 +80,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("-k", dest="only", default="", help="those whose guarantee has this text")
     parser.add_argument("--trust", action="store_true", help="do not run the tests unbroken first")
+    parser.add_argument("-n", dest="copies", type=int, default=3, help="how many at once")
     given = parser.parse_args(arguments)
     chosen = [each for each in MUTANTS if given.only.lower() in each.guarantee.lower()]
     with tempfile.TemporaryDirectory(prefix="tallygate-mutants-") as folder:
-        copy = Copy.at(Path(folder))
-        if not given.trust and not _pass_unbroken(copy, chosen):
-            return 1
-        survivors = [each for each in chosen if not _is_caught(copy, each)]
+        copies = Copies(Path(folder), given.copies)
+        if not given.trust:
+            tests = sorted({each.tests for each in chosen})
+            if not all(copies.each(_passes_unbroken, tests)):
+                return 1
+        caught = copies.each(_is_caught, chosen)
+    survivors = [each for each, is_caught in zip(chosen, caught, strict=True) if not is_caught]
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants are caught.")
     for each in survivors:
         print(f"  not caught: {each.guarantee} ({each.file})")
     return 1 if survivors else 0
 
 
-def _pass_unbroken(copy: Copy, mutants: Iterable[Mutant]) -> bool:
-    for tests in sorted({each.tests for each in mutants}):
-        code, said = copy.test(shlex.split(tests))
-        if code != PASSED:
-            print(f"{tests}: does not pass on the unbroken copy:\n{said[-3000:]}")
-            return False
-    return True
+class Copies:
+    """Several copies, each with one breakage at a time."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._count, self._idle = count, SimpleQueue[Copy]()
+        for number in range(count):
+            root = folder / str(number)
+            root.mkdir()
+            self._idle.put(Copy.at(root))
+
+    def each(self, act: Callable[[Copy, T], bool], values: Sequence[T]) -> list[bool]:
+        """Act on each of the values, each time in a copy that is idle."""
+
+        def acted(value: T) -> bool:
+            copy = self._idle.get()
+            try:
+                return act(copy, value)
+            finally:
+                self._idle.put(copy)
+
+        with ThreadPoolExecutor(self._count) as pool:
+            return list(pool.map(acted, values))
+
+
+def _passes_unbroken(copy: Copy, tests: str) -> bool:
+    code, said = copy.test(shlex.split(tests))
+    if code != PASSED:
+        print(f"{tests}: does not pass on the unbroken copy:\n{said[-3000:]}", flush=True)
+    return code == PASSED
 
 
 def _is_caught(copy: Copy, mutant: Mutant) -> bool:
