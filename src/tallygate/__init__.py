@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from tallygate.auditing.dead_letters import dead_letters
     from tallygate.auditing.trace import Trace, trace
     from tallygate.auditing.verdict import Anomaly, AuditResult, Verdict
-    from tallygate.consumer.dead_letters import DeadLetter
     from tallygate.consumer.dedup import Dedup
     from tallygate.consumer.retry import Retry
     from tallygate.consumer.run import consume
+    from tallygate.core.letters import DeadLetter
     from tallygate.core.record import Output, Record
     from tallygate.engine.pipeline import Pipeline, write_stream
     from tallygate.engine.rebuild import Rebuilt, rebuild
@@ -74,7 +74,7 @@ _HOMES = {
     "AuditResult": "tallygate.auditing.verdict",
     "Cluster": "tallygate.lab.kafka.cluster",
     "Connection": "tallygate.kafka.connection",
-    "DeadLetter": "tallygate.consumer.dead_letters",
+    "DeadLetter": "tallygate.core.letters",
     "DeadLetters": "tallygate.spec",
     "Dedup": "tallygate.consumer.dedup",
     "Delta": "tallygate.spec",

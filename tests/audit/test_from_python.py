@@ -197,3 +197,5 @@ def test_a_sink_without_a_ledger_keeps_none(flow: Flow) -> None:
     pipeline = flow.pipeline(sink={"console": 1}, delivery="at-least-once")
     with pytest.raises(ConfigError, match=f"a sink console keeps no ledger.*{flow.name}.jsonl"):
         tallygate.dead_letters(pipeline, settings=flow.settings)
+    with pytest.raises(ConfigError, match="a sink console keeps no ledger.*nothing to audit"):
+        tallygate.audit(pipeline, settings=flow.settings, spark=flow.spark)

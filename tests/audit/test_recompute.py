@@ -16,7 +16,9 @@ def _topics(spark: SparkSession, **sources: Kafka) -> dict[str, list[str]]:
         name="p", sources=sources, transform="SELECT 1 AS one", sink=Postgres("table")
     )
     nothing = cast(Any, None)
-    source = Source(pipeline, spark, nothing, nothing, nothing)
+    source = Source(
+        pipeline=pipeline, spark=spark, connection=nothing, statics=nothing, checkpoint=nothing
+    )
     return {
         name: [each.topic for each in source.ranges_of(each, pipeline, RANGES)]
         for name, each in sources.items()

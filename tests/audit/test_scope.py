@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tallygate.auditing.ledger_snapshot import Claims
-from tallygate.auditing.records import rounds
 from tallygate.auditing.scope import (
     Sample,
     Scope,
@@ -17,8 +15,10 @@ from tallygate.auditing.scope import (
     unchecked,
     windows,
 )
+from tallygate.core.ledger_snapshot import LedgerSnapshot
 from tallygate.core.offsets import Range
 from tallygate.errors import ConfigError
+from tallygate.spark.records import rounds
 
 RANGES = (Range("t", 0, 100, 50_100), Range("t", 1, 0, 30_000), Range("u", 0, 7, 8))
 
@@ -78,8 +78,8 @@ def test_a_sample_says_how_sure_it_is() -> None:
 
 
 def _nothing_of(until: int, *, partial: bool) -> tuple[str, ...]:
-    claims = Claims({("t", 0): Range("t", 0, 5, until)})
-    return unchecked(Scope(), claims, partial=partial)
+    ledger = LedgerSnapshot(ranges={("t", 0): Range("t", 0, 5, until)})
+    return unchecked(Scope(), ledger, partial=partial)
 
 
 def test_a_check_of_nothing_that_is_claimed_is_unknown() -> None:
@@ -88,13 +88,13 @@ def test_a_check_of_nothing_that_is_claimed_is_unknown() -> None:
     assert "ask for an earlier --since" in said
     assert len(_nothing_of(10, partial=False)) == 1
     some = Scope(ranges=RANGES)
-    assert unchecked(some, Claims({("t", 0): RANGES[0]}), partial=True) == ()
+    assert unchecked(some, LedgerSnapshot(ranges={("t", 0): RANGES[0]}), partial=True) == ()
 
 
 def test_a_ledger_that_claims_nothing_can_be_checked() -> None:
     assert _nothing_of(5, partial=False) == ()
     assert _nothing_of(5, partial=True) == ()
-    assert unchecked(Scope(), Claims({}), partial=False) == ()
+    assert unchecked(Scope(), LedgerSnapshot(), partial=False) == ()
 
 
 REMOVED = Range("t", 0, 0, 45)

@@ -7,8 +7,8 @@ import pytest
 from fixtures.audits import abort
 from fixtures.flows import Flow
 from tallygate import Delta, Kafka, KafkaSink, Parquet, Pipeline, Postgres, Producer
-from tallygate.auditing.ledger_snapshot import Commit
 from tallygate.auditing.trace import Trace, _coordinates, trace
+from tallygate.core.ledger_snapshot import Commit
 from tallygate.errors import ConfigError
 
 TWO = Pipeline(name="p", source=Kafka(["a", "b"], schema="id long"), sink=Postgres("p"))
@@ -36,8 +36,10 @@ def test_what_names_no_record_is_refused_before_anything_starts() -> None:
 
 
 def test_a_trace_is_true_if_it_is_right_and_tells_its_story() -> None:
-    commit = Commit(12, 3, 11, (), at="2026-01-31 12:00:01+00")
-    letter = Trace("t", 2, 17, "dead letter", "k", "v", "now", commit, cause="why")
+    commit = Commit(number=12, run=3, batch=11, ranges=(), at="2026-01-31 12:00:01+00")
+    at: dict[str, Any] = {"topic": "t", "partition": 2, "offset": 17}
+    record: dict[str, Any] = {"key": "k", "value": "v", "time": "now"}
+    letter = Trace(**at, became="dead letter", **record, commit=commit, cause="why")
     assert letter
     assert str(letter).splitlines() == [
         "t/2@17: dead letter",
@@ -45,7 +47,7 @@ def test_a_trace_is_true_if_it_is_right_and_tells_its_story() -> None:
         "  commit: 12 by run 3, batch 11, 2026-01-31 12:00:01+00",
         "  cause: why",
     ]
-    wrong = Trace("t", 2, 17, "different", rows=({"id": 1},), expected=({"id": 2},))
+    wrong = Trace(**at, became="different", rows=({"id": 1},), expected=({"id": 2},))
     assert not wrong
     assert str(wrong).splitlines()[1:] == ['  row: {"id": 1}', '  should be: {"id": 2}']
 

@@ -6,17 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from tallygate import dead_letters
-from tallygate.consumer.dead_letters import (
-    DeadLetter,
-    _going_back,
-    _marked,
-    _read,
-    dead_letter_of,
-)
-from tallygate.core.letters import MARKER, Letter
+from tallygate.consumer.replay import _going_back
+from tallygate.core.letters import MARKER, DeadLetter, Letter
 from tallygate.core.marks import put_aside
 from tallygate.core.record import UNREADABLE, Record
 from tallygate.errors import ConfigError, TopicError
+from tallygate.kafka.dead_letters import _marked, _read
 from tallygate.targets.kafka.sending import _letter_headers
 
 STORY = {
@@ -129,11 +124,11 @@ def test_the_letter_of_a_pipeline_keeps_its_records_own_marks_apart() -> None:
 def test_a_letter_that_a_pipeline_keeps_is_its_record() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     kept = Letter("orders", 2, 17, "why", b"k", b"v", round(at.timestamp() * 1000))
-    letter = dead_letter_of(kept)
+    letter = DeadLetter.of(kept)
     assert (letter.coordinates, letter.cause, letter.time) == ("orders/2@17", "why", at)
     assert (letter.key, letter.value, letter.headers, letter.tries) == (b"k", b"v", (), 1)
     assert letter.record.where == "record orders/2@17"
-    assert dead_letter_of(Letter("orders", 2, 17, "why")).time is None
+    assert DeadLetter.of(Letter("orders", 2, 17, "why")).time is None
 
 
 def test_either_a_pipeline_or_a_topic_is_named() -> None:

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from tallygate import Connection, Dedup, Producer, Record, Stack, consume
-from tallygate.consumer.dead_letters import list_dead_letters
 from tallygate.errors import ConfigError
+from tallygate.kafka.dead_letters import list_dead_letters
 
 Fill = Callable[..., str]
 START = 1_700_000_000_000

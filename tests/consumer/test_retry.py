@@ -12,14 +12,15 @@ import pytest
 from fixtures.commands import Tallygate
 from fixtures.raw_records import send_raw_record
 from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
-from tallygate.consumer.dead_letters import list_dead_letters, replay
 from tallygate.consumer.loop import Loop
-from tallygate.consumer.retry import as_handled, dead_letter, fit_only, origin, retry_letter
+from tallygate.consumer.replay import replay
+from tallygate.consumer.retry import as_handled, dead_letter, fit_only, retry_letter
 from tallygate.core.letters import MARKER
-from tallygate.core.marks import given_back
+from tallygate.core.marks import given_back, origin
 from tallygate.core.record import MISNAMED_HEADER
 from tallygate.errors import ConfigError, FencedError, InputError, TopicError
 from tallygate.kafka import clients
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.producer import producer_properties
 from tallygate.kafka.read import records_in
 

@@ -9,18 +9,19 @@ time, so within one the ledger's newest entry is final, and `LedgerState.moved` 
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
+from pyspark.sql import SparkSession
 
+from contract.sqlite_snapshot import SqliteSnapshot
 from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
 from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Run
-from tallygate.core.letters import Letter, first_distinct
+from tallygate.core.letters import DeadLetter, Letter, first_distinct
 from tallygate.core.offsets import Range, lies_in
 from tallygate.delivery import in_order
 from tallygate.errors import LedgerError
@@ -37,8 +38,6 @@ from tallygate.targets.base import (
 )
 from tallygate.targets.local_run import LocalRun
 from tallygate.targets.task_report import unmoved
-
-__all__ = ["Database", "SqliteTarget"]
 
 WAIT = 30.0
 """How long a transaction waits for another, in seconds."""
@@ -110,6 +109,11 @@ class Database:
             "INSERT OR IGNORE INTO tallygate_letters VALUES (?, ?, ?, ?, ?)",
             [(pipeline, *each.at, each.text()) for each in letters],
         )
+
+    def letters(self, connection: sqlite3.Connection, pipeline: str) -> list[Letter]:
+        """Those that count."""
+        query = "SELECT letter FROM tallygate_dead_letters WHERE pipeline = ?"
+        return [Letter.read(text) for (text,) in connection.execute(query, (pipeline,))]
 
 
 @dataclass(frozen=True)
@@ -202,8 +206,8 @@ def _refused(block: Block, index: int, cause: str) -> Letter:
     if block.coordinates is None:
         raise LedgerError(f"SQLite refuses a row that has no coordinates: {cause}")
     topic, partition, offset = block.coordinates.slice(index, 1).to_pylist()[0].values()
-    row: pa.RecordBatch = block.rows.slice(index, 1)
-    return Letter(topic, partition, offset, cause, value=str(row.to_pylist()[0]).encode())
+    (row,) = block.rows.slice(index, 1).to_pylist()
+    return Letter(topic, partition, offset, cause, value=str(row).encode())
 
 
 class SqliteTarget(Target):
@@ -273,17 +277,22 @@ class SqliteTarget(Target):
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
         return _Letters(self._database, claim or Claim(self.pipeline, Run()))
 
-    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+    def letters(self) -> list[DeadLetter]:
         with self._database.transaction() as connection:
-            found = connection.execute(
-                "SELECT letter FROM tallygate_dead_letters WHERE pipeline = ?", (self.pipeline,)
-            ).fetchall()
-        letters = [Letter.read(text) for (text,) in found]
-        return first_distinct((each.cause for each in letters if lies_in(ranges, *each.at)), most)
+            return list(map(DeadLetter.of, self._database.letters(connection, self.pipeline)))
+
+    def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
+        return first_distinct((x.cause for x in self.letters() if lies_in(ranges, *x.at)), most)
 
     def letter_count(self) -> int:
+        return len(self.letters())
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[SqliteSnapshot]:
         with self._database.transaction() as connection:
-            found = connection.execute(
-                "SELECT count(*) FROM tallygate_dead_letters WHERE pipeline = ?", (self.pipeline,)
-            ).fetchone()
-        return int(found[0])
+            rows = connection.execute(f"SELECT * FROM {self._database.table}").fetchall()
+            letters = self._database.letters(connection, self.pipeline)
+            entry = self._database.entry(connection, self.pipeline)
+        frame = spark.createDataFrame(rows, shape().schema)
+        return nullcontext(SqliteSnapshot.of(self.name, entry, letters, frame))

@@ -11,7 +11,7 @@ from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate import Kafka, KafkaSink, Pipeline, Postgres
-from tallygate.engine import factory
+from tallygate.engine import start
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spec import Console, Delta, Memory, Parquet
@@ -434,7 +434,7 @@ def test_speculation_into_a_topic_is_refused(said: str) -> None:
     context = SimpleNamespace(getConf=lambda: conf)
     spark: Any = SimpleNamespace(sparkContext=context)
     if said == "false":
-        factory._refuse_speculation(spark)
+        start._refuse_speculation(spark)
         return
     with pytest.raises(ConfigError, match="set spark.speculation=false"):
-        factory._refuse_speculation(spark)
+        start._refuse_speculation(spark)

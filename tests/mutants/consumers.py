@@ -57,14 +57,14 @@ CONSUMERS = (
     ),
     Mutant(
         guarantee="A dead letter with a marker's header is no marker.",
-        file="consumer/dead_letters.py",
+        file="kafka/dead_letters.py",
         old="record.value is not None or len(record.headers) != 1:",
         new="record.value is not None or not record.headers:",
         tests="consumer/test_dead_letters.py -k marker",
     ),
     Mutant(
         guarantee="A replay writes to no topic that is not named.",
-        file="consumer/dead_letters.py",
+        file="consumer/replay.py",
         old="if letter.topic in into and letter.topic in named]",
         new="if letter.topic in named]",
         tests="consumer/test_dead_letters.py -k that_is_named",

@@ -22,7 +22,7 @@ PROOF = (
     Mutant(
         guarantee="A part in which nothing lies is unknown.",
         file="auditing/scope.py",
-        old="    if count(scope.ranges) or not count(claims.ranges.values()):\n",
+        old="    if count(scope.ranges) or not count(ledger.ranges.values()):\n",
         new="    if True:\n",
         tests="audit/test_scope.py audit/test_result.py",
     ),
@@ -35,10 +35,24 @@ PROOF = (
     ),
     Mutant(
         guarantee="The files of a folder are those of the commits that the audit counts.",
-        file="auditing/parquet.py",
+        file="targets/parquet/snapshot.py",
         old="if (folder.number(path) or 0) <= newest]",
         new="if folder.number(path) != 0]",
         tests="targets/test_parquet_folder.py -k one_moment",
+    ),
+    Mutant(
+        guarantee="A lane that lacks a partition has done nothing of it.",
+        file="targets/kafka/snapshot.py",
+        old="held[partition].offset if partition in held else 0 for held in lanes)",
+        new="held[partition].offset for held in lanes if partition in held)",
+        tests="targets/test_kafka_snapshot.py",
+    ),
+    Mutant(
+        guarantee="For an audit a dead letter counts once the ledger is past it.",
+        file="core/ledger_snapshot.py",
+        old="if each[2] < at.get(each[:2], 0)),",
+        new="if each[2] <= at.get(each[:2], 0)),",
+        tests="core/test_ledger_snapshot.py targets/test_kafka_snapshot.py",
     ),
     Mutant(
         guarantee="A batch that was interrupted explains the offsets that it held, and no others.",

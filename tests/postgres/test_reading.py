@@ -4,7 +4,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from tallygate import Stack
-from tallygate.postgres.read import Snapshot
+from tallygate.postgres.read import TableReading
 
 
 def test_all_parts_see_the_moment_of_the_snapshot(small_stack: Stack, spark: SparkSession) -> None:
@@ -27,12 +27,14 @@ def test_all_parts_see_the_moment_of_the_snapshot(small_stack: Stack, spark: Spa
                 "SELECT pg_export_snapshot(), pg_relation_size('public.reading') / 8192"
             ).fetchone()
             assert found is not None
-            snapshot = Snapshot(small_stack.dsn, "public.reading", *found)
+            reading = TableReading(
+                dsn=small_stack.dsn, table="public.reading", snapshot=found[0], pages=found[1]
+            )
             writer.execute("DELETE FROM public.reading WHERE id <= 500")
             writer.execute("INSERT INTO public.reading (id) SELECT generate_series(2000, 2500)")
-            rows = snapshot.rows(spark)
+            rows = reading.rows(spark)
             assert sorted(row.id for row in rows.select("id").collect()) == list(range(1, 1001))
-            some = snapshot.rows(spark, "id % 100 = 0 OR id < 3")
+            some = reading.rows(spark, "id % 100 = 0 OR id < 3")
             assert some.count() == 12
             (one,) = rows.where("id = 6").collect()
     assert (one.small, one.big, one.flag, one.amount) == (6, 6, True, "1.500")

@@ -7,9 +7,10 @@ from fixtures.flows import Flow
 from fixtures.raw_records import send_raw_record
 from tallygate import Kafka, KafkaSink, Producer
 from tallygate.auditing.verdict import Verdict
-from tallygate.consumer.dead_letters import list_dead_letters, replay
+from tallygate.consumer.replay import replay
 from tallygate.core.record import MISNAMED_HEADER, Headers
 from tallygate.errors import TargetError, TopicError
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.read import records_in
 from tallygate.targets.kafka.letters import LetterCount
 

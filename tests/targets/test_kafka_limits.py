@@ -11,9 +11,10 @@ from fixtures.audits import audited
 from fixtures.flows import Flow
 from tallygate import Kafka, KafkaSink, Producer
 from tallygate.auditing.verdict import Verdict
-from tallygate.consumer.dead_letters import list_dead_letters, replay
+from tallygate.consumer.replay import replay
 from tallygate.engine.progress import Progress
 from tallygate.errors import TargetError, TopicError
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.read import is_settled, list_offsets, records_in
 from tallygate.lab.drills.workload import ids_in
 from tallygate.targets.kafka.limits import batch_size

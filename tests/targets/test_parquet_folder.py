@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.readers import Watcher, rows_of
-from tallygate.auditing.parquet import _up_to
 from tallygate.core.ledger import Claim, LedgerEntry
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range
@@ -18,6 +17,7 @@ from tallygate.errors import ConfigError, FencedError, LedgerError, TargetError
 from tallygate.targets.parquet.folder import LEDGER, Folder
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, read_letters, write_letters
+from tallygate.targets.parquet.snapshot import up_to
 from tallygate.targets.task_report import StepError
 from tallygate.waiting import wait_until
 
@@ -96,12 +96,12 @@ def test_an_audit_counts_commits_up_to_one_moment(tmp_path: Path) -> None:
     folder = _Growing(run.ledger.folder.path, grow)
     newest = folder.newest()
     assert newest is not None
-    entries, files = _up_to(folder, newest.number)
+    entries, files = up_to(folder, newest.number)
     assert [each.number for each in entries] == list(range(1, newest.number + 1))
     assert {file.parent for file in files} == {folder.commit(n) for n in (2, newest.number)}
     assert len(run.ledger.folder.numbers()) > newest.number
     (run.ledger.folder.path / "copy.parquet").touch()
-    assert run.ledger.folder.path / "copy.parquet" in _up_to(folder, newest.number)[1]
+    assert run.ledger.folder.path / "copy.parquet" in up_to(folder, newest.number)[1]
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/x", "hdfs:/x", "http://host/x"])

@@ -16,27 +16,22 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import SparkSession
 
 from tallygate.auditing.checking import check
-from tallygate.auditing.context import Case, Found
-from tallygate.auditing.evidence import evidence_of, kafka_source
+from tallygate.auditing.context import Case, Found, snapshot_of
 from tallygate.auditing.history import wrong_moves
-from tallygate.auditing.kafka import TopicEvidence
-from tallygate.auditing.ledger_snapshot import Evidence
 from tallygate.auditing.recompute import Noted, Source
 from tallygate.auditing.scope import (
     Sample,
-    Scope,
     scope_of,
     since_time,
     sureness,
     unchecked,
 )
 from tallygate.auditing.verdict import AuditResult
-from tallygate.core.offsets import Range, count
+from tallygate.core.offsets import count, lies_in
 from tallygate.engine.opening import Opened, PipelineOrPath, open_pipeline
-from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.start import look
 from tallygate.settings import Settings
-from tallygate.spark.checkpoint import Checkpoint
+from tallygate.targets.snapshot import Snapshot
 
 
 def audit(
@@ -62,23 +57,27 @@ def audit(
 
 
 def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> AuditResult:
-    pipeline, settings, spark = at.pipeline, at.settings, at.spark
-    connection = kafka_source(pipeline, settings)
-    with evidence_of(pipeline, connection, spark, settings) as evidence, _notes() as noted:
-        whole = scope_of(evidence.claims, connection)
-        scope = whole if since is None else whole.since(since, connection)
+    pipeline, source = at.pipeline, Source.of(at)
+    request = pipeline.request(at.spark, at.settings, {})
+    with snapshot_of(request, at.spark) as snapshot, _notes() as noted:
+        whole = scope_of(snapshot.ledger, source.connection)
+        scope = whole if since is None else whole.since(since, source.connection)
         asked = scope
         if sample is not None:
             scope = scope.sampled(sample)
-        statics = pipeline.statics(spark, settings)
-        checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
-        late = evidence.claims.letters if pipeline.dead_letters.late else frozenset()
-        source = Source(pipeline, spark, connection, statics, checkpoint, late)
-        stream, _ = look(pipeline.request(spark, settings, {}))
-        within = None if sample is None else scope.ranges
-        case = Case(source, evidence, scope, noted, stream, within)
+        if pipeline.dead_letters.late:
+            source = replace(source, late=snapshot.ledger.letters)
+        stream, _ = look(request)
+        case = Case(
+            source=source,
+            snapshot=snapshot,
+            scope=scope,
+            noted=noted,
+            stream=stream,
+            within=None if sample is None else scope.ranges,
+        )
         found = check(case, partial=scope is not whole)
-        result = _result(pipeline, evidence, scope, noted, found, partial=scope is not whole)
+        result = _result(case, found, partial=scope is not whole)
     if sample is not None:
         said = sureness(result.records, len(scope.ranges), sum(map(len, asked.ranges)))
         return replace(result, scope=said)
@@ -93,52 +92,34 @@ def _notes() -> Iterator[Noted]:
         yield Noted(folder)
 
 
-def _result(
-    pipeline: Pipeline,
-    evidence: Evidence,
-    scope: Scope,
-    noted: Noted,
-    found: Found,
-    *,
-    partial: bool,
-) -> AuditResult:
-    claims = evidence.claims
+def _result(case: Case, found: Found, *, partial: bool) -> AuditResult:
+    scope, ledger = case.scope, case.ledger
     checked: dict[str, list[list[int]]] = {}
     for each in scope.ranges:
         checked.setdefault(f"{each.topic}/{each.partition}", []).append([each.start, each.until])
-    anomalies = [*found.anomalies, *scope.anomalies, *wrong_moves(claims)]
-    letters = sum(_within(scope, *at) for at in claims.letters)
-    records = noted.records()
+    anomalies = [*found.anomalies, *scope.anomalies, *wrong_moves(ledger)]
+    letters = sum(lies_in(scope.ranges, *at) for at in ledger.letters)
+    records = case.noted.records()
     return AuditResult(
-        pipeline=pipeline.name,
-        target=evidence.target,
+        pipeline=case.source.pipeline.name,
+        target=case.snapshot.name,
         records=records,
         rows=found.rows,
-        letters=len(claims.letters),
-        lost=sum(map(len, claims.lost)),
+        letters=len(ledger.letters),
+        lost=count(ledger.lost),
         anomalies=tuple(anomalies),
-        unknown=(*scope.unknown, *unchecked(scope, claims, partial=partial), *found.unknown),
+        unknown=(*scope.unknown, *unchecked(scope, ledger, partial=partial), *found.unknown),
         checked=checked,
         not_compared=found.left_out,
         filtered=None if found.kept is None else records - found.kept - letters,
-        notes=() if found.rows else tuple(_without_rows(evidence, records, letters)),
+        notes=() if found.rows else tuple(_without_rows(case.snapshot, records, letters)),
     )
 
 
-def _without_rows(evidence: Evidence, records: int, letters: int) -> Iterator[str]:
+def _without_rows(snapshot: Snapshot, records: int, letters: int) -> Iterator[str]:
     """What to say of a target that holds no row of what was checked."""
-    if not count(evidence.claims.ranges.values()):
-        yield f"the ledger claims no offset, and {evidence.target} holds no row"
+    if not count(snapshot.ledger.ranges.values()):
+        yield f"the ledger claims no offset, and {snapshot.name} holds no row"
     if letters:
         how_many = f"all {records:,}" if letters == records else f"{letters:,} of {records:,}"
-        listed = "`tallygate.dead_letters` in Python lists them"
-        if isinstance(evidence, TopicEvidence):
-            listed = f"see `tallygate dead-letters list {evidence.letters_topic}`"
-        yield f"{how_many} records are dead letters, and none has a row; {listed}"
-
-
-def _within(scope: Scope, topic: str, partition: int, offset: int) -> bool:
-    def lies(each: Range) -> bool:
-        return each.topic_partition == (topic, partition) and each.start <= offset < each.until
-
-    return any(map(lies, scope.ranges))
+        yield f"{how_many} records are dead letters, and none has a row; {snapshot.lists_letters}"

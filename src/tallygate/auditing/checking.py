@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from tallygate.auditing.contents import CONTENT, by_content
 from tallygate.auditing.context import Case, Found, sums_doubles
 from tallygate.auditing.coordinates import by_coordinates
-from tallygate.auditing.kafka import TopicEvidence
+from tallygate.auditing.topic_checks import read_twice
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.decoding import COORDINATES
 from tallygate.errors import ConfigError
@@ -18,7 +18,7 @@ from tallygate.spark.unsteady import unsteady_in
 def check(case: Case, *, partial: bool) -> Found:
     """`partial` says that not all records are to be checked."""
     plan = read_plan(case.source.recomputed(case.scope.ranges, case.noted))
-    rows = case.evidence.rows(case.within)
+    rows = case.snapshot.rows(case.within)
     matchable = (
         plan.has_coordinates
         and case.mode == "append"
@@ -32,9 +32,9 @@ def check(case: Case, *, partial: bool) -> Found:
             "--since and --sample."
         )
     found = by_coordinates(case, plan, rows) if matchable else by_content(case, plan, rows)
-    expected = case.evidence.shaped(case.kept(plan), has_coordinates=plan.has_coordinates)
-    own = [] if partial else case.evidence.own(expected, case.scope.ranges)
-    found = replace(found, anomalies=(*found.anomalies, *own, *_undead(case)))
+    expected = case.shaped(plan, case.kept(plan))
+    twice = [] if partial else read_twice(case.snapshot, expected, case.scope.ranges)
+    found = replace(found, anomalies=(*found.anomalies, *twice, *_undead(case)))
     if sums_doubles(plan):
         found = found.but("sums of doubles depend on their order", "aborted")
     found = _with_other_values(case, found, expected)
@@ -43,7 +43,7 @@ def check(case: Case, *, partial: bool) -> Found:
 
 def _undead(case: Case) -> list[Anomaly]:
     """Records that cannot be decoded, and were not kept as dead letters."""
-    gone = sorted(case.noted.unfit() - case.claims.letters)
+    gone = sorted(case.noted.unfit() - case.ledger.letters)
     if not gone:
         return []
     examples = tuple(f"{topic}/{partition}@{offset}" for topic, partition, offset in gone[:5])
@@ -79,9 +79,7 @@ def _with_sides(case: Case, found: Found) -> Found:
 
 def _excused(case: Case, found: Found) -> Found:
     """Rows that retention may have removed from a topic are not missing for sure."""
-    if not isinstance(case.evidence, TopicEvidence) or not case.evidence.removed:
-        return found
-    removed = case.evidence.removed
+    removed = case.snapshot.removed
     if found.count("missing") > removed:
         return found
     reason = f"the topic begins at later offsets, {removed} were removed"
@@ -90,7 +88,7 @@ def _excused(case: Case, found: Found) -> Found:
 
 def _without_letters(case: Case, found: Found) -> Found:
     """Nor are records whose dead letters it may have removed."""
-    forgotten = case.claims.forgotten
+    forgotten = case.ledger.forgotten
     if found.count("undead", "missing") > forgotten:
         return found
     reason = f"the topic of dead letters begins at later offsets, {forgotten} were removed"

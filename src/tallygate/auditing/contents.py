@@ -13,12 +13,11 @@ from tallygate.auditing.compaction import Compacted, cleanup_policy
 from tallygate.auditing.comparable import Sides
 from tallygate.auditing.comparing import Compared, compared, strangers
 from tallygate.auditing.context import Case, Found, sums_doubles
-from tallygate.auditing.kafka import TopicEvidence
-from tallygate.auditing.recompute import latest_by_key
 from tallygate.auditing.watermarks import END, Watermarks, late_records, watermarks_at
 from tallygate.core.offsets import count
 from tallygate.quoting import backticked
 from tallygate.spark.plan import Plan
+from tallygate.targets.snapshot import newest_by_key
 
 CONTENT = ("missing", "duplicate", "unexpected", "different")
 """Anomalies of what rows hold."""
@@ -27,18 +26,16 @@ _FRACTION = r"-?\d+\.\d+(E-?\d+)?(?![\dEZ+-])"
 
 
 def by_content(case: Case, plan: Plan, rows: DataFrame) -> Found:
-    marks = watermarks_at(case.source.checkpoint, case.claims.ranges) if case.watermarked else None
+    marks = watermarks_at(case.source.checkpoint, case.ledger.ranges) if case.watermarked else None
     frame = case.kept(plan)
     if marks is not None and case.mode == "append" and END in frame.columns:
         frame = marks.closed(frame)
         rows = marks.settled(rows) if END in rows.columns else rows
-    if isinstance(case.evidence, TopicEvidence) and case.evidence.compacted:
-        rows = _last_values(rows)
-    shaped = case.evidence.shaped(frame, has_coordinates=plan.has_coordinates)
-    found = _found(case, plan, shaped, rows)
+    rows = case.snapshot.that_count(rows)
+    found = _found(case, plan, case.shaped(plan, frame), rows)
     if case.scope.unknown:
         found = found.but("results need all records, and some cannot be read again", *CONTENT)
-    if case.claims.moved:
+    if case.ledger.moved:
         found = found.but("the pipeline was writing while its topic was read", *CONTENT)
     return _lateness(case, _compaction(case, found, plan), plan, marks)
 
@@ -61,29 +58,30 @@ def _found(case: Case, plan: Plan, shaped: DataFrame, rows: DataFrame) -> Found:
     unseen = sorted(set(case.key) - set(sides.expected.columns))
     if unseen:
         said = f"without the key {unseen[0]} rows cannot be told apart, so none was compared"
-        return Found(rows.count(), unknown=(*sides.unknown, said), left_out=sides.left_out)
+        return Found(rows=rows.count(), unknown=(*sides.unknown, said), left_out=sides.left_out)
     done = _compared(case, plan, sides)
     unknown = list(sides.unknown)
     if done.unsure:
         unknown.append(f"{done.unsure} rows may differ: sums of doubles depend on their order")
-    found = Found(done.rows, done.anomalies, tuple(unknown), left_out=sides.left_out)
-    if case.keeps_last(plan) and any(each.kind == "different" for each in done.anomalies):
+    found = Found(
+        rows=done.rows,
+        anomalies=done.anomalies,
+        unknown=tuple(unknown),
+        left_out=sides.left_out,
+    )
+    if case.keeps_newest(plan) and any(each.kind == "different" for each in done.anomalies):
         return _without_ties(case, plan, found, shaped, rows)
     return found
 
 
 def _kept(case: Case, plan: Plan, shaped: DataFrame, rows: DataFrame) -> DataFrame:
     """Of what the transform gives, the rows that the sink keeps, if that is known."""
-    kept = latest_by_key(shaped, case.key) if case.keeps_last(plan) else shaped
-    if not (isinstance(case.evidence, TopicEvidence) and case.evidence.compacted):
-        return kept
-    # A key without a value marks its removal, and after a while is removed itself.
-    marks = kept.where("value IS NULL").select("key").distinct()
-    return kept.join(marks.join(rows, "key", "left_anti"), "key", "left_anti")
+    kept = newest_by_key(shaped, case.key) if case.keeps_newest(plan) else shaped
+    return case.snapshot.still_due(kept, rows)
 
 
 def _compared(case: Case, plan: Plan, sides: Sides) -> Compared:
-    if isinstance(case.evidence, TopicEvidence) and sums_doubles(plan):
+    if case.snapshot.is_text and sums_doubles(plan):
         return _compared_as_texts(case, plan, sides)
     return _judged(case, plan, sides)
 
@@ -93,7 +91,7 @@ def _judged(case: Case, plan: Plan, sides: Sides) -> Compared:
         return compared(sides.expected, sides.found, sides.content, [], sides.close)
     content = [name for name in sides.content if name not in case.key]
     close = [name for name in sides.close if name not in case.key]
-    if case.mode == "append" and not case.keeps_last(plan):
+    if case.mode == "append" and not case.keeps_newest(plan):
         return _any_of_each_key(case.key, sides, content, close)
     return compared(sides.expected, sides.found, case.key, content, close)
 
@@ -146,12 +144,6 @@ def _without_ties(
         "came last is not known"
     )
     return replace(found, anomalies=tuple(kept), unknown=(*found.unknown, said))
-
-
-def _last_values(rows: DataFrame) -> DataFrame:
-    """A compacted topic keeps the last value of each key."""
-    placed = rows.select("key", "value", f.col("_at_offset").alias("_offset"))
-    return latest_by_key(placed, ["key"]).drop("_offset")
 
 
 def _doubt(case: Case, marks: Watermarks | None) -> str | None:

@@ -2,26 +2,28 @@
 
 import re
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.auditing.comparable import Sides, sides_of
-from tallygate.auditing.kafka import TopicEvidence
-from tallygate.auditing.ledger_snapshot import Claims, Evidence
 from tallygate.auditing.recompute import Noted, Source, without
 from tallygate.auditing.scope import Scope
 from tallygate.auditing.verdict import Anomaly
+from tallygate.core.ledger_snapshot import LedgerSnapshot
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
-from tallygate.engine.pipeline import Pipeline
+from tallygate.engine.run_request import RunRequest
+from tallygate.engine.start import look
 from tallygate.spark.plan import Plan, analyzed, name_of, walk
+from tallygate.targets.snapshot import Snapshot
 
 _ADDS = re.compile("Aggregate|Groups|WithState")
 _DOUBLE = re.compile("[:<](double|float)[,>]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Found:
     rows: int
     anomalies: tuple[Anomaly, ...] = ()
@@ -46,10 +48,10 @@ class Found:
         return replace(self, anomalies=left, unknown=(*self.unknown, f"{counts}: {reason}"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     source: Source
-    evidence: Evidence
+    snapshot: Snapshot
     scope: Scope
     noted: Noted
     stream: Plan
@@ -58,8 +60,8 @@ class Case:
     """What the sink's rows are read of, if not all of them are."""
 
     @property
-    def claims(self) -> Claims:
-        return self.evidence.claims
+    def ledger(self) -> LedgerSnapshot:
+        return self.snapshot.ledger
 
     @property
     def mode(self) -> str:
@@ -67,14 +69,17 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return kept_by(self.evidence, self.source.pipeline)
+        return self.snapshot.key
 
-    def keeps_last(self, plan: Plan) -> bool:
-        """Whether the row of a key is its last record's, by the order of their offsets. In lanes
-        rows come in the order of a shuffle."""
-        if isinstance(self.evidence, TopicEvidence):
-            return plan.has_coordinates and self.evidence.compacted and self.evidence.narrow
-        return plan.has_coordinates and self.mode == "upsert"
+    def keeps_newest(self, plan: Plan) -> bool:
+        """Whether it is known which row of a key is kept."""
+        return plan.has_coordinates and self.snapshot.keeps_newest
+
+    def shaped(self, plan: Plan, frame: DataFrame) -> DataFrame:
+        """Rows of the transform as the target keeps them."""
+        return self.snapshot.shaped(
+            frame, has_coordinates=plan.has_coordinates, passed=self.source.passes
+        )
 
     def sides(self, plan: Plan, shaped: DataFrame, rows: DataFrame) -> Sides:
         return sides_of(shaped, rows, summed=sums_doubles(plan))
@@ -102,14 +107,12 @@ class Case:
     @property
     def refused(self) -> Collection[Coordinates]:
         """Records whose rows the sink may have refused."""
-        return self.claims.letters if self.evidence.refuses else ()
+        return self.ledger.letters if self.snapshot.refuses else ()
 
 
-def kept_by(evidence: Evidence, pipeline: Pipeline) -> tuple[str, ...]:
-    """The columns of which the sink keeps one row for each value; none if all rows are kept."""
-    if isinstance(evidence, TopicEvidence):
-        return ("key",) if evidence.compacted else ()
-    return tuple(getattr(pipeline.sink, "key", ()))
+def snapshot_of(request: RunRequest, spark: SparkSession) -> AbstractContextManager[Snapshot]:
+    """What a pipeline's target holds and its ledger says, now."""
+    return request.target.snapshot(spark, lambda: look(request)[1])
 
 
 def gives_one_each(frame: DataFrame) -> bool:

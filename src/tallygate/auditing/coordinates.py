@@ -12,12 +12,12 @@ from tallygate.auditing.comparable import Sides
 from tallygate.auditing.comparing import EXAMPLES, Compared, compared
 from tallygate.auditing.context import Case, Found, gives_one_each
 from tallygate.auditing.digests import Stretch, contradict, differing, digests, parts_of, stretch
-from tallygate.auditing.records import records
 from tallygate.auditing.verdict import Anomaly
 from tallygate.auditing.worker_digests import Quick
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.offsets import Range
 from tallygate.spark.plan import Plan, read_plan
+from tallygate.spark.records import records
 from tallygate.targets.batch_input import within
 
 
@@ -25,7 +25,7 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     """First by digests; what differs by rows."""
     sides = _sides(case, plan, rows)
     ranges = case.scope.ranges
-    claimed = list(case.claims.reached.values())
+    claimed = list(case.ledger.reached.values())
     size = stretch(ranges)
     quick = Quick.of(case, sides, rows, size, claimed)
     unsure: set[Stretch] = set()
@@ -44,14 +44,19 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     unknown += [f"two readings of {each} do not agree" for each in parts_of(unsure, size, ranges)]
     vanished = not (inside or gone) and contradict(mine, theirs)
     if vanished or sum(each.count for each in outside) != theirs.outside:
-        unknown.append(f"two readings of {case.evidence.target} do not agree")
+        unknown.append(f"two readings of {case.snapshot.name} do not agree")
     kept = mine.rows if gives_one_each(plan.frame) else None
-    return Found(theirs.rows, (*inside, *outside), tuple(unknown), kept, sides.left_out)
+    return Found(
+        rows=theirs.rows,
+        anomalies=(*inside, *outside),
+        unknown=tuple(unknown),
+        kept=kept,
+        left_out=sides.left_out,
+    )
 
 
 def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
-    shaped = case.evidence.shaped(case.kept(plan), has_coordinates=plan.has_coordinates)
-    return case.sides(plan, shaped, case.seen(plan, rows))
+    return case.sides(plan, case.shaped(plan, case.kept(plan)), case.seen(plan, rows))
 
 
 def _row_by_row(

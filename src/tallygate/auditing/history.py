@@ -1,4 +1,4 @@
-"""Whether the ledger's history is what its claims say: no gap, no overlap.
+"""Whether the ledger's history leads to what the ledger says: no gap, no overlap.
 
 Each commit moved some partitions from where they were to where they are. Put one after the other,
 the moves of a partition must lead from its start, or from the oldest commit that is kept, to what
@@ -6,20 +6,20 @@ the ledger claims now, but for ranges that were given up as lost, and for those 
 were interrupted: some of their partitions had moved, and some had not.
 """
 
-from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
+from tallygate.core.ledger_snapshot import LedgerSnapshot
 from tallygate.core.offsets import Range, TopicPartition
 
 EXAMPLES = 5
 
 
-def wrong_moves(claims: Claims) -> list[Anomaly]:
+def wrong_moves(ledger: LedgerSnapshot) -> list[Anomaly]:
     """The gaps and overlaps of the history, with the offsets that they hold."""
     gaps: list[Range] = []
     overlaps: list[Range] = []
     at: dict[TopicPartition, int] = {}
-    told = (*claims.lost, *claims.unfinished)
-    for commit in claims.history:
+    told = (*ledger.lost, *ledger.unfinished)
+    for commit in ledger.history:
         for each in commit.ranges:
             here = at.setdefault(each.topic_partition, each.start)
             if each.start > here:
@@ -28,10 +28,10 @@ def wrong_moves(claims: Claims) -> list[Anomaly]:
                 overlaps.append(Range(*each.topic_partition, each.start, here))
             at[each.topic_partition] = max(here, each.until)
     for partition, here in at.items():
-        claimed = claims.ranges.get(partition, Range(*partition, 0, 0)).until
+        claimed = ledger.ranges.get(partition, Range(*partition, 0, 0)).until
         if here < claimed:
             gaps += _without(Range(*partition, here, claimed), told)
-        elif here > claims.later.get(partition, claimed):
+        elif here > ledger.later.get(partition, claimed):
             overlaps.append(Range(*partition, claimed, here))
     found = {"gap": gaps, "overlap": overlaps}
     return [

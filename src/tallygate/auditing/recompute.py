@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tallygate.auditing.records import records
 from tallygate.core.decoding import COORDINATES, Decoder, fit_records
 from tallygate.core.letters import Coordinates, Letter, letter_of
 from tallygate.core.offsets import Range
+from tallygate.engine.factory import source_connection
 from tallygate.engine.frames import decoded, decoder_of
 from tallygate.engine.lookup_tables import Statics
+from tallygate.engine.opening import Opened
 from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.transform import transformed
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS
-from tallygate.quoting import backticked
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import DECODING, fits_pattern
-from tallygate.spec import Kafka, KafkaSink, PipelineSpec
+from tallygate.spark.records import records
+from tallygate.spec import Kafka, PipelineSpec
 
 _PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
@@ -73,7 +74,7 @@ class Noted:
             yield from map(json.loads, file.read_text().splitlines())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """The pipeline's sources and its transform, to be gone through again."""
 
@@ -85,23 +86,39 @@ class Source:
     late: frozenset[Coordinates] = frozenset()
     """Records that are known to have been too late: the stream has not seen them."""
 
+    @classmethod
+    def of(cls, at: Opened) -> "Source":
+        pipeline, settings, spark = at.pipeline, at.settings, at.spark
+        connection = source_connection(pipeline, settings)
+        if connection is None or len(pipeline.topics_read) < len(pipeline.streams):
+            raise ConfigError(
+                "only pipelines that read Kafka can be audited: others cannot be read again."
+            )
+        return cls(
+            pipeline=pipeline,
+            spark=spark,
+            connection=connection,
+            statics=pipeline.statics(spark, settings),
+            checkpoint=Checkpoint(spark, pipeline.checkpoint_path(settings)),
+        )
+
+    @property
+    def passes(self) -> bool:
+        """Whether records go from topic to topic as they are."""
+        return self.pipeline.transform is None and self.pipeline.sink.is_topic
+
     def recomputed(
         self, ranges: Sequence[Range], noted: Noted, spec: PipelineSpec | None = None
     ) -> DataFrame:
         """What the transform gives from these records."""
         spec = spec or self.pipeline
         views = {}
-        for name, source in spec.streams.items():
-            if not isinstance(source, Kafka):
-                raise ConfigError(
-                    f"{name} is not Kafka: what was read from it cannot be read again, so it "
-                    "cannot be audited."
-                )
+        for name, source in spec.topics_read.items():
             mine = self.ranges_of(source, spec, ranges)
             headed = looks_at_headers(spec, source)
             raw = records(self.spark, self.connection, mine, headers=headed)
-            if spec.transform is None and isinstance(spec.sink, KafkaSink):
-                return _passed(raw, source, spec.sink.key, noted)
+            if spec.transform is None and spec.sink.is_topic:
+                return _passed(raw, source, next(iter(spec.sink.keys), None), noted)
             if spec.transform is None:
                 held = [HEADERS.name] if headed else []
                 plain = raw.select("value", "topic", "partition", "offset", *held)
@@ -175,10 +192,3 @@ def without(frame: DataFrame, records: Iterable[Coordinates]) -> DataFrame:
         sorted(records), "_topic string, _partition int, _offset long"
     )
     return frame.join(f.broadcast(listed), list(COORDINATES), "left_anti").select(frame.columns)
-
-
-def latest_by_key(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Of several rows of one key the last record's, as an upsert keeps them."""
-    order = Window.partitionBy(*map(backticked, key)).orderBy(f.col("_offset").desc())
-    ranked = frame.withColumn("_rank", f.row_number().over(order))
-    return ranked.where("_rank = 1").drop("_rank")

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.auditing.ledger_snapshot import Claims
 from tallygate.auditing.verdict import Anomaly
-from tallygate.core.offsets import Range, TopicPartition, count, is_topic
+from tallygate.core.ledger_snapshot import LedgerSnapshot
+from tallygate.core.offsets import Range, TopicPartition, count, is_topic, lies_in
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
@@ -32,7 +32,7 @@ class Scope:
     ranges: tuple[Range, ...] = ()
     """What is checked."""
     doubts: tuple[str, ...] = ()
-    """What else is unknown of the claims."""
+    """What else is unknown of the ledger."""
     anomalies: tuple[Anomaly, ...] = ()
     removed: tuple[Range, ...] = ()
     """What is claimed and was removed by retention, before the ranges."""
@@ -76,10 +76,10 @@ class Scope:
         return replace(self, ranges=windows(self.ranges, sample, random.SystemRandom()))
 
 
-def unchecked(scope: Scope, claims: Claims, *, partial: bool) -> tuple[str, ...]:
+def unchecked(scope: Scope, ledger: LedgerSnapshot, *, partial: bool) -> tuple[str, ...]:
     """Why nothing was checked, if there is something that the ledger claims. A ledger that claims
     nothing has been checked against its target; `partial` says that a part was asked for."""
-    if count(scope.ranges) or not count(claims.ranges.values()):
+    if count(scope.ranges) or not count(ledger.ranges.values()):
         return ()
     if partial:
         return (
@@ -89,30 +89,30 @@ def unchecked(scope: Scope, claims: Claims, *, partial: bool) -> tuple[str, ...]
     return ("no offset that the ledger claims can be read again, so nothing was checked",)
 
 
-def scope_of(claims: Claims, connection: Connection) -> Scope:
+def scope_of(ledger: LedgerSnapshot, connection: Connection) -> Scope:
     """The part of the claimed ranges that can be read again, and what cannot."""
-    partitions = sorted(partition for partition in claims.ranges if is_topic(partition[0]))
+    partitions = sorted(partition for partition in ledger.ranges if is_topic(partition[0]))
     ids = topic_ids(sorted({topic for topic, _ in partitions}), connection)
     unknown = [
         f"topic {topic} is not the one that was read: it was removed or recreated since"
         for topic in sorted({topic for topic, _ in partitions})
-        if topic not in ids or claims.topic_ids.get(topic, ids[topic]) != ids[topic]
+        if topic not in ids or ledger.topic_ids.get(topic, ids[topic]) != ids[topic]
     ]
     if unknown:
         partitions = [
             (topic, number)
             for topic, number in partitions
-            if topic in ids and claims.topic_ids.get(topic, ids[topic]) == ids[topic]
+            if topic in ids and ledger.topic_ids.get(topic, ids[topic]) == ids[topic]
         ]
     earliest = list_offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
     latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
     found, beyond, removed = [], [], []
     for partition in partitions:
-        claimed = held_here(claims.ranges[partition], claims.lost)
+        claimed = held_here(ledger.ranges[partition], ledger.lost)
         if claimed.until > latest[partition]:
             beyond.append(replace(claimed, start=latest[partition]))
             claimed = replace(claimed, until=latest[partition])
-        begin = _readable(claimed, claims, earliest)
+        begin = _readable(claimed, ledger, earliest)
         if begin > claimed.start:
             removed.append(replace(claimed, until=min(begin, claimed.until)))
         if begin < claimed.until:
@@ -123,7 +123,7 @@ def scope_of(claims: Claims, connection: Connection) -> Scope:
         anomalies = (Anomaly("overclaimed", sum(map(len, beyond)), said),)
     return Scope(
         ranges=tuple(found),
-        doubts=(*claims.unknown, *unknown),
+        doubts=(*ledger.unknown, *unknown),
         anomalies=anomalies,
         removed=tuple(removed),
     )
@@ -133,14 +133,13 @@ def held_here(claimed: Range, lost: Iterable[Range]) -> Range:
     """What is claimed without the ranges that it begins with and that the target never got: they
     were lost before they were read, or written to another target."""
     for each in sorted(lost):
-        leads = each.start <= claimed.start < each.until
-        if leads and each.topic_partition == claimed.topic_partition:
+        if lies_in([each], *claimed.topic_partition, claimed.start):
             claimed = replace(claimed, start=min(each.until, claimed.until))
     return claimed
 
 
-def _readable(claimed: Range, claims: Claims, earliest: dict[TopicPartition, int]) -> int:
-    lost = [each.until for each in claims.lost if each.topic_partition == claimed.topic_partition]
+def _readable(claimed: Range, ledger: LedgerSnapshot, earliest: dict[TopicPartition, int]) -> int:
+    lost = [each.until for each in ledger.lost if each.topic_partition == claimed.topic_partition]
     return max(claimed.start, earliest[claimed.topic_partition], *lost)
 
 

@@ -13,8 +13,30 @@ from pyspark.sql import functions as f
 from tallygate.auditing.comparing import EXAMPLES
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.decoding import COORDINATES
+from tallygate.core.offsets import Range
+from tallygate.targets.batch_input import within
+from tallygate.targets.snapshot import Snapshot
 
 _AT = ("_at_partition", "_at_offset")
+
+
+def read_twice(snapshot: Snapshot, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
+    """What Jepsen's workload looks for and rows alone do not tell; `expected` is what should be
+    there of the ranges that could be read again."""
+    readings = snapshot.readings()
+    if readings is None:
+        return []
+    seen, everything = readings
+    found, reached = two_readings(seen, everything), snapshot.ledger.reached.values()
+    if set(COORDINATES) <= set(seen.columns):
+        found += disordered(seen)
+        known = seen.where(within(checked) | ~f.coalesce(within(reached), f.lit(False)))
+        return found + aborted_twins(
+            known, seen, everything, expected, ["key", "value", *COORDINATES]
+        )
+    if set(checked) == set(filter(len, reached)):
+        found += aborted_twins(seen, seen, everything, expected, ["key", "value"])
+    return found
 
 
 def two_readings(committed: DataFrame, everything: DataFrame) -> list[Anomaly]:

@@ -33,13 +33,12 @@ from pyspark.sql import types as t
 
 from tallygate.auditing.comparable import sides_of
 from tallygate.auditing.comparing import compared, same
-from tallygate.auditing.context import kept_by
-from tallygate.auditing.evidence import evidence_of, kafka_source
-from tallygate.auditing.ledger_snapshot import Claims, Commit, Evidence
+from tallygate.auditing.context import snapshot_of
 from tallygate.auditing.recompute import Noted, Source
 from tallygate.core.decoding import COORDINATES
+from tallygate.core.ledger_snapshot import Commit, LedgerSnapshot
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, lies_in
 from tallygate.core.record import Record
 from tallygate.engine.factory import read_topics
 from tallygate.engine.opening import Opened, PipelineOrPath, load_pipeline, open_pipeline
@@ -50,17 +49,17 @@ from tallygate.kafka.read import From, Reading, read, to_record
 from tallygate.printable import printable
 from tallygate.quoting import backticked
 from tallygate.settings import Settings
-from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.error_text import reason
 from tallygate.spark.plan import read_plan
 from tallygate.targets.batch_input import within
+from tallygate.targets.snapshot import Snapshot
 from tallygate.units import moment
 
 MOST = 10
 WRONG = {"missing", "different", "duplicate", "unexpected"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """What became of one record; true if that is right."""
 
@@ -155,25 +154,22 @@ def _parsed(at: str | Coordinates | tuple[int, int]) -> tuple[str | None, int, i
 
 
 class _Tracing:
-    def __init__(self, source: Source, evidence: Evidence, noted: Noted) -> None:
-        self._source, self._evidence, self._noted = source, evidence, noted
+    def __init__(self, source: Source, snapshot: Snapshot, noted: Noted) -> None:
+        self._source, self._snapshot, self._noted = source, snapshot, noted
 
     @classmethod
     @contextmanager
     def open(cls, at: Opened) -> Iterator["_Tracing"]:
-        pipeline, settings, spark = at.pipeline, at.settings, at.spark
-        connection = kafka_source(pipeline, settings)
-        statics = pipeline.statics(spark, settings)
-        checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
-        source = Source(pipeline, spark, connection, statics, checkpoint)
+        source = Source.of(at)
+        request = at.pipeline.request(at.spark, at.settings, {})
         with (
-            evidence_of(pipeline, connection, spark, settings) as evidence,
+            snapshot_of(request, at.spark) as snapshot,
             tempfile.TemporaryDirectory(prefix="tallygate-trace-") as folder,
         ):
-            yield cls(source, evidence, Noted(folder))
+            yield cls(source, snapshot, Noted(folder))
 
     def find(self, where: str) -> list[Coordinates]:
-        rows = _readable(self._evidence.rows())
+        rows = _readable(self._snapshot.rows())
         if not set(COORDINATES) <= set(rows.columns):
             raise ConfigError(
                 "rows of this sink do not carry the coordinates of their records, so they lead "
@@ -188,11 +184,11 @@ class _Tracing:
     def record(self, at: Coordinates) -> Trace:
         topic, partition, offset = at
         found = _record_at(at, self._source.connection)
-        became, commit = _by_ledger(self._evidence.claims, at)
+        became, commit = _by_ledger(self._snapshot.ledger, at)
         seen = replace(_seen(at, found), commit=commit)
         if became is not None:
             return replace(seen, became=became)
-        cause = self._evidence.letter(at)
+        cause = self._snapshot.letter(at)
         if cause is not None:
             return replace(seen, became="dead letter", cause=cause)
         one = [Range(topic, partition, offset, offset + 1)]
@@ -203,7 +199,7 @@ class _Tracing:
         plan = read_plan(self._source.recomputed(one, self._noted))
         if not plan.has_coordinates or rows is None:
             return replace(seen, became="together")
-        given = self._evidence.shaped(plan.frame, has_coordinates=True)
+        given = self._snapshot.shaped(plan.frame, has_coordinates=True, passed=self._source.passes)
         shown = replace(seen, rows=_collected(rows), expected=_collected(given))
         became = _judged(given, rows)
         others = self._of_the_same_key(given) if became == "missing" else ()
@@ -211,15 +207,15 @@ class _Tracing:
 
     def _of_the_same_key(self, given: DataFrame) -> tuple[dict[str, Any], ...]:
         """The rows that the sink holds in the place of these."""
-        key = kept_by(self._evidence, self._source.pipeline)
+        key = self._snapshot.key
         if not key:
             return ()
-        mine, rows = given.alias("mine"), self._evidence.rows().alias("theirs")
+        mine, rows = given.alias("mine"), self._snapshot.rows().alias("theirs")
         return _collected(rows.join(mine, same(key), "left_semi"))
 
     def _rows(self, one: list[Range]) -> DataFrame | None:
         """The rows of a record; None if rows do not say which record they are of."""
-        rows = self._evidence.rows(one)
+        rows = self._snapshot.rows(one)
         if not set(COORDINATES) <= set(rows.columns):
             return None
         return rows.where(within(one))
@@ -234,20 +230,16 @@ def _judged(given: DataFrame, rows: DataFrame) -> str:
     return "row" if done.rows else "filtered"
 
 
-def _by_ledger(claims: Claims, at: Coordinates) -> tuple[str | None, Commit | None]:
+def _by_ledger(ledger: LedgerSnapshot, at: Coordinates) -> tuple[str | None, Commit | None]:
     """What the ledger alone says of a record, and the commit that moved past it."""
     topic, partition, offset = at
-    claimed = claims.reached.get((topic, partition))
+    claimed = ledger.reached.get((topic, partition))
     if claimed is None or offset >= claimed.until:
         return "unread", None
     if offset < claimed.start:
         return "before", None
-    commit = next((c for c in claims.history if c.covers((topic, partition), offset)), None)
-    gone = (
-        lost.topic_partition == claimed.topic_partition and lost.start <= offset < lost.until
-        for lost in claims.lost
-    )
-    return ("lost" if any(gone) else None), commit
+    commit = next((each for each in ledger.history if lies_in(each.ranges, *at)), None)
+    return ("lost" if lies_in(ledger.lost, *at) else None), commit
 
 
 def _record_at(at: Coordinates, connection: Connection) -> Record | None:
@@ -261,15 +253,23 @@ def _record_at(at: Coordinates, connection: Connection) -> Record | None:
 
 
 def _seen(at: Coordinates, record: Record | None) -> Trace:
+    topic, partition, offset = at
     if record is None:
-        return Trace(*at, "unread")
+        return Trace(topic=topic, partition=partition, offset=offset, became="unread")
     key, value = (
         None if given is None else given.decode(errors="replace")
         for given in (record.key, record.value)
     )
     time = moment(record.timestamp)
-    said = None if time is None else time.isoformat(timespec="milliseconds")
-    return Trace(*at, "unread", key, value, said)
+    return Trace(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        became="unread",
+        key=key,
+        value=value,
+        time=None if time is None else time.isoformat(timespec="milliseconds"),
+    )
 
 
 def _readable(rows: DataFrame) -> DataFrame:

@@ -26,17 +26,15 @@ from tallygate.auditing.comparable import Sides
 from tallygate.auditing.context import Case
 from tallygate.auditing.digest_sums import DDL, Sums, Tally, offset_digests, tallied
 from tallygate.auditing.digests import Digest, Digests, Stretch, parts_of
-from tallygate.auditing.postgres import TableEvidence
 from tallygate.auditing.recompute import Noted, looks_at_headers
-from tallygate.auditing.records import records, rounds
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.letters import Coordinates, letter_of
 from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.engine.frames import decoder_of, fetchable
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
-from tallygate.quoting import backticked
-from tallygate.spec import Kafka, KafkaSink
+from tallygate.spark.records import records, rounds
+from tallygate.spec import Kafka
 from tallygate.targets.batch_input import shared_out, within
 
 TASKS_PER_CORE = 4
@@ -56,14 +54,12 @@ _PLAIN = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Quick:
     """How a case's digests are made by workers."""
 
     case: Case
     source: Kafka
-    rows: DataFrame
-    """Of the sink."""
     tally: Tally
     """Of what should be there."""
     found_content: tuple[str, ...]
@@ -75,10 +71,11 @@ class Quick:
     ) -> "Quick | None":
         """None if the rows must go through Spark: there is a transform, a type that the workers
         do not compare, or something that was said to Spark's reader alone."""
-        pipeline, source = case.source.pipeline, case.source.pipeline.source
-        if pipeline.transform is not None or isinstance(pipeline.sink, KafkaSink):
+        pipeline = case.source.pipeline
+        source = pipeline.topics_read.get("source")
+        if pipeline.transform is not None or pipeline.sink.is_topic:
             return None
-        if not isinstance(source, Kafka) or not fetchable(source, case.source.connection):
+        if source is None or not fetchable(source, case.source.connection):
             return None
         there = {field.name.lower(): field for field in rows.schema.fields}
         if len(there) < len(rows.columns):
@@ -89,7 +86,7 @@ class Quick:
                 return None
         spelled = tuple(there[name.lower()].name for name in sides.content)
         tally = Tally(sides.content, size, case.scope.ranges, tuple(claimed))
-        return cls(case, source, rows, tally, spelled)
+        return cls(case=case, source=source, tally=tally, found_content=spelled)
 
     def expected(self) -> tuple[Digests, set[Stretch]]:
         """What should be there, and the stretches of the source that two readers do not agree
@@ -97,13 +94,13 @@ class Quick:
         spark = self.case.source.spark
         shares = _shares(self.tally.checked, spark.sparkContext.defaultParallelism)
         step = _ReadStep(
-            self.case.source.connection.travelling(),
-            decoder_of(self.source),
-            self.tally,
-            shares,
-            _by_partition(self.case.refused, self.tally.checked),
-            self.case.noted,
-            looks_at_headers(self.case.source.pipeline, self.source),
+            connection=self.case.source.connection.travelling(),
+            decoder=decoder_of(self.source),
+            tally=self.tally,
+            shares=shares,
+            dead=_by_partition(self.case.refused, self.tally.checked),
+            noted=self.case.noted,
+            headers=looks_at_headers(self.case.source.pipeline, self.source),
         )
 
         def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,13 +119,8 @@ class Quick:
         def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return step.run(blocks)
 
-        evidence = self.case.evidence
-        if isinstance(evidence, TableEvidence):
-            frame = evidence.rows(self.case.within, through=(run, DDL))
-        else:
-            frame = self.rows.select(*COORDINATES, *map(backticked, self.found_content))
-            frame = frame.mapInArrow(run, DDL)
-        return tallied(frame).rows
+        columns = (*COORDINATES, *self.found_content)
+        return tallied(self.case.snapshot.through(run, DDL, columns, self.case.within)).rows
 
     def _unsure(self, seen: Mapping[Stretch, Digest]) -> set[Stretch]:
         """The stretches in which a second reader sees other records."""
@@ -189,7 +181,7 @@ def _shares(ranges: Sequence[Range], cores: int) -> list[list[Range]]:
     return shared_out(pieces, cores * TASKS_PER_CORE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _ReadStep:
     """Reads records, decodes them, and tallies their rows. It travels to the workers."""
 

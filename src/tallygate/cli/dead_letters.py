@@ -16,7 +16,7 @@ from tallygate.errors import TopicError
 from tallygate.printable import printable
 
 if TYPE_CHECKING:
-    from tallygate.consumer.dead_letters import DeadLetter
+    from tallygate.core.letters import DeadLetter
     from tallygate.settings import Settings
 
 app = typer.Typer(help="Look at dead letters, and put them back.", no_args_is_help=True)
@@ -105,7 +105,7 @@ def replay(
     settings: "Settings",
 ) -> None:
     """Put dead letters back into the topics they came from, each once; only into those named."""
-    from tallygate.consumer.dead_letters import replay as put_back
+    from tallygate.consumer.replay import replay as put_back
 
     connection = resolve_connection(settings)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tallygate.core.marks import given_back, is_mark, number, put_aside
+from tallygate.core.marks import given_back, is_mark, number, origin, put_aside
 from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import ConfigError, InputError
 from tallygate.units import duration_ms
@@ -109,16 +109,6 @@ def as_handled(record: Record) -> Record:
     """A record of a retry topic with its own headers as they were, and our marks behind them."""
     marks = tuple(each for each in record.headers if is_mark(each[0]))
     return replace(record, headers=(*given_back(record.headers), *marks))
-
-
-def origin(record: Record) -> tuple[str, int, int]:
-    """Topic, partition and offset at which a record first was that is in a retry topic or in one of
-    dead letters: our marks say it there."""
-    topic = record.header("tallygate.topic")
-    if topic is None:
-        return record.topic, record.partition, record.offset
-    partition, offset = record.header("tallygate.partition"), record.header("tallygate.offset")
-    return topic.decode(errors="replace"), number(partition), number(offset)
 
 
 def said(error: BaseException) -> str:

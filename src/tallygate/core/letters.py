@@ -4,10 +4,15 @@ import base64
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+
+from tallygate.core.marks import given_back
+from tallygate.core.record import Headers, Record
+from tallygate.units import moment
 
 MARKER = "tallygate.replayed"
 """The header of a marker in a topic of dead letters: it names the letter that was put back."""
@@ -76,6 +81,73 @@ class Letter:
             elif fields[name] is not None:
                 fields[name] = fields[name].encode()
         return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A record that failed for good, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    cause: str
+    record: Record
+    """What is kept of it. In a topic of dead letters this is the record that keeps it, which has
+    coordinates of its own."""
+    time: datetime | None = None
+    is_row: bool = False
+    """Whether key and value are not the record's, but those of the row that was made of it."""
+    is_cut: bool = False
+    """Whether only the first bytes of the value are kept."""
+    tries: int = 1
+    stack: str = ""
+    """The traceback of the handler that failed, if it was one."""
+    replayed: bool = False
+    """Whether it was put back into the topic that it came from."""
+
+    @classmethod
+    def of(cls, letter: Letter) -> "DeadLetter":
+        """A letter that a pipeline keeps elsewhere than in a topic."""
+        ms = letter.time_ms
+        stamp = -1 if ms is None else ms
+        return cls(
+            topic=letter.topic,
+            partition=letter.partition,
+            offset=letter.offset,
+            cause=letter.cause,
+            record=Record(*letter.at, stamp, letter.key, letter.value, letter.headers),
+            time=None if ms is None else moment(ms),
+            is_row=letter.is_row,
+            is_cut=letter.cut_from is not None,
+        )
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def headers(self) -> Headers:
+        """The record's own, as far as they are kept."""
+        return given_back(self.record.headers)
+
+    @property
+    def at(self) -> Coordinates:
+        return self.topic, self.partition, self.offset
+
+    @property
+    def coordinates(self) -> str:
+        """As `trace` takes them."""
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+    @property
+    def same(self) -> tuple[bytes | None, str]:
+        """What two letters have in common that a crash made of one record. A record that was put
+        back and failed again is another: it has other coordinates."""
+        return self.record.header("tallygate.group"), self.coordinates
 
 
 def first_distinct(causes: Iterable[str], most: int) -> list[str]:

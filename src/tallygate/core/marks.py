@@ -5,7 +5,7 @@ group's own retry topics, and in topics of dead letters. A record that goes ther
 headers along, and those that have our name are put aside under another one.
 """
 
-from tallygate.core.record import Headers
+from tallygate.core.record import Headers, Record
 
 OURS = "tallygate."
 ASIDE = "tallygate.was."
@@ -34,6 +34,16 @@ def given_back(headers: Headers) -> Headers:
 def is_mark(name: str) -> bool:
     """Whether a header beside those that were put aside is one of ours."""
     return name.startswith(OURS) and not name.startswith(ASIDE)
+
+
+def origin(record: Record) -> tuple[str, int, int]:
+    """Topic, partition and offset at which a record first was that is in a retry topic or in one of
+    dead letters: our marks say it there."""
+    topic = record.header("tallygate.topic")
+    if topic is None:
+        return record.topic, record.partition, record.offset
+    partition, offset = record.header("tallygate.partition"), record.header("tallygate.offset")
+    return topic.decode(errors="replace"), number(partition), number(offset)
 
 
 def number(content: bytes | None, otherwise: int = 0) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tallygate.core.offsets import OTHER_SOURCE
+from tallygate.core.start import SHUFFLE_PARTITIONS
 from tallygate.endpoints import running_connection, running_dsn, stack_folder
 from tallygate.errors import ConfigError, StackError
 from tallygate.kafka.connection import Connection
@@ -39,19 +40,19 @@ def target_of(
     delivery: Delivery,
     source: Connection | None,
     topics: tuple[str, ...],
-    spark: SparkSession,
+    spark: SparkSession | None,
     settings: Settings,
     runs: Path | None = None,
 ) -> Target:
     """The target that a pipeline names: the one place that looks at the kind of a sink for it.
-    `runs` is where runs are noted that belong to a stack, if their store keeps no heartbeats."""
+    `runs` is where runs are noted that belong to a stack, if their store keeps no heartbeats. Only
+    a Delta table needs a session to be looked at."""
     if isinstance(sink, Postgres):
         dsn = sink.dsn or running_dsn(settings)
         return PostgresTarget(
             sink, pipeline=name, delivery=delivery, dsn=dsn, timeout=settings.timeout
         )
     if isinstance(sink, KafkaSink):
-        _refuse_speculation(spark)
         if sink.bootstrap_servers is not None:
             target = connection_at(sink.bootstrap_servers, settings)
         else:
@@ -63,11 +64,12 @@ def target_of(
             source=source,
             target=target,
             topics=topics,
-            lanes=int(spark.conf.get("spark.sql.shuffle.partitions") or 1),
+            lanes=1 if spark is None else int(spark.conf.get(SHUFFLE_PARTITIONS) or 1),
             settings=settings,
             runs=runs,
         )
     if isinstance(sink, Delta):
+        assert spark is not None, "Delta is a library of Spark's"
         check_delta(spark, settings)
         return DeltaTarget(sink, pipeline=name, spark=spark, settings=settings, runs=runs)
     if isinstance(sink, Parquet):
@@ -79,14 +81,19 @@ def target_of(
     raise ConfigError(f"a sink {type(sink).__name__} cannot be written.")
 
 
-def _refuse_speculation(spark: SparkSession) -> None:
-    """A second attempt of a task opens the producer of the first, which is then the one that is
-    fenced, though nothing was wrong with it: and so on with each attempt."""
-    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
-        raise ConfigError(
-            "spark.speculation starts tasks twice, and of two that write to a topic each fences "
-            "the other; set spark.speculation=false for this job."
-        )
+def target_at_rest(spec: PipelineSpec, settings: Settings, spark: SparkSession | None) -> Target:
+    """A pipeline's target, to look at what it keeps. Its source is asked for nothing but brokers
+    that they share."""
+    shares = isinstance(spec.sink, KafkaSink) and spec.sink.bootstrap_servers is None
+    return target_of(
+        spec.sink,
+        spec.name,
+        delivery=spec.delivery,
+        source=source_connection(spec, settings) if shares else None,
+        topics=(),
+        spark=spark,
+        settings=settings,
+    )
 
 
 def source_connection(spec: PipelineSpec, settings: Settings) -> Connection | None:

@@ -61,12 +61,24 @@ def look(request: RunRequest, checkpoint: Checkpoint | None = None) -> tuple[Pla
     with _ONE_AT_A_TIME:
         frame = request.build(request.target.letter_keeper(None), checkpoint, None)
         plan = read_plan(frame)
+        if request.target.traits.is_topic:
+            _refuse_speculation(frame.sparkSession)
         try:
             repeats = _repeats(request, plan)
             refuse(frame, request.mode, instead=request.instead, repeats=repeats)
         except ConfigError as error:
             raise ConfigError(f"{request.where}: {error}") from None
     return plan, _shape(request, plan)
+
+
+def _refuse_speculation(spark: SparkSession) -> None:
+    """A second attempt of a task opens the producer of the first, which is then the one that is
+    fenced, though nothing was wrong with it: and so on with each attempt."""
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+        raise ConfigError(
+            "spark.speculation starts tasks twice, and of two that write to a topic each fences "
+            "the other; set spark.speculation=false for this job."
+        )
 
 
 def _shape(request: RunRequest, plan: Plan) -> RowShape:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tallygate.core.ledger import IN_ANOTHER, Claim, LedgerState, Lost, Run, fenced
-from tallygate.core.letters import Letter
+from tallygate.core.ledger_snapshot import Commit
+from tallygate.core.letters import Coordinates, Letter
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import FencedError, LedgerError
 from tallygate.units import FIRST_MS, LAST_MS
@@ -287,6 +288,48 @@ def letter_count(connection: Transaction, pipeline: str) -> int:
         "SELECT count(*) FROM tallygate.dead_letters WHERE pipeline = $1", pipeline
     )
     return int(found[0][0])
+
+
+def letter_coordinates(connection: Transaction, pipeline: str) -> list[Coordinates]:
+    """The records whose dead letters count."""
+    found = connection.rows(
+        'SELECT topic, partition, "offset" FROM tallygate.dead_letters WHERE pipeline = $1',
+        pipeline,
+    )
+    return [(topic, partition, offset) for topic, partition, offset in found]
+
+
+def letters_of(connection: Transaction, pipeline: str) -> list[Letter]:
+    """The dead letters that count."""
+    found = connection.rows(
+        'SELECT topic, partition, "offset", cause, key, value, '
+        "(extract(epoch FROM record_time) * 1000)::bigint "
+        "FROM tallygate.dead_letters WHERE pipeline = $1",
+        pipeline,
+    )
+    names = ("topic", "partition", "offset", "cause", "key", "value", "time_ms")
+    return [Letter(**dict(zip(names, row, strict=True))) for row in found]
+
+
+def history(connection: Transaction, pipeline: str) -> list[Commit]:
+    """The batches that are kept, the oldest first; those that were interrupted have the rows
+    UNFINISHED."""
+    found = connection.rows(
+        "SELECT number, epoch, batch_id, ranges::text, rows, committed_at::text "
+        "FROM tallygate.batches WHERE pipeline = $1 ORDER BY number",
+        pipeline,
+    )
+    return [
+        Commit(
+            number=number,
+            run=run,
+            batch=batch,
+            ranges=tuple(Range(*each) for each in json.loads(ranges)),
+            rows=rows,
+            at=at,
+        )
+        for number, run, batch, ranges, rows, at in found
+    ]
 
 
 def causes_in(connection: Transaction, pipeline: str, ranges: Iterable[Range]) -> Iterator[str]:

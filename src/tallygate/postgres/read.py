@@ -32,14 +32,15 @@ Through = tuple[Step, str]
 """A step that rows are taken through, and the columns that it gives, as Spark writes them."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+@dataclass(frozen=True, kw_only=True)
+class TableReading:
     """A table at one moment."""
 
     dsn: str
     table: str
     """As it is written in SQL."""
-    id: str
+    snapshot: str
+    """What PostgreSQL calls the snapshot that was exported."""
     pages: int
 
     def rows(
@@ -59,7 +60,7 @@ class Snapshot:
         query = f"SELECT {', '.join(columns)} FROM {self.table} WHERE ({where})"
         parts = self._parts(spark.sparkContext.defaultParallelism * PARTS_PER_CORE)
         schema = pa.schema(fields)
-        task = _Task(self.dsn, query, self.id, schema, parts)
+        task = _Task(dsn=self.dsn, query=query, snapshot=self.snapshot, schema=schema, parts=parts)
         step, made = through or (_as_they_come, from_arrow_schema(schema))
 
         def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,7 +80,7 @@ def _as_they_come(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return iter(blocks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Task:
     """It travels to the workers."""
 

@@ -55,7 +55,7 @@ DECODING = "tallygate_decoding"
 """The name under which plans have the function of our decoding step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     frame: DataFrame
     """The frame, with its rows' coordinates if they can be carried."""
@@ -80,12 +80,25 @@ def read_plan(frame: DataFrame) -> Plan:
     replayable = not foreign_sources(frame) and sources <= 1
     carried = _carry(frame, root)
     if isinstance(carried, str):
-        return Plan(frame, False, False, stateful, replayable, f"wide: {carried}")
+        return Plan(
+            frame=frame,
+            has_coordinates=False,
+            narrow=False,
+            stateful=stateful,
+            replayable=replayable,
+            why=f"wide: {carried}",
+        )
     # A subquery becomes a join when the plan is optimized, which comes after this.
     joined = "Join" in names or any(node.subqueries().nonEmpty() for node in nodes)
     why = "a join with a static side, which may shuffle" if joined else "narrow"
-    carrying = _with_coordinates(frame, root, *carried)
-    return Plan(carrying, True, not joined, stateful, replayable, why)
+    return Plan(
+        frame=_with_coordinates(frame, root, *carried),
+        has_coordinates=True,
+        narrow=not joined,
+        stateful=stateful,
+        replayable=replayable,
+        why=why,
+    )
 
 
 def needed_columns(frame: DataFrame) -> set[str] | None:

@@ -122,6 +122,11 @@ class PipelineSpec(Part):
         return {"source": self.source} if self.source is not None else self.sources
 
     @property
+    def topics_read(self) -> dict[str, Kafka]:
+        """The sources that are topics, which alone can be read again."""
+        return {name: each for name, each in self.streams.items() if isinstance(each, Kafka)}
+
+    @property
     def refers(self) -> bool:
         """Whether it names functions or classes of modules."""
         steps = self.transform if isinstance(self.transform, tuple) else ()

@@ -7,19 +7,21 @@ left of a batch there, moves the ledger with it, and checks the run's claim in t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from tallygate.core.blocks import Blocks
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState
-from tallygate.core.letters import Letter
+from tallygate.core.letters import DeadLetter, Letter
 from tallygate.core.offsets import Range
 from tallygate.errors import TargetError, UnreachableError
 from tallygate.targets.local_run import LocalRun
+from tallygate.targets.snapshot import Snapshot
 
 
 class UnknownOutcomeError(UnreachableError):
@@ -193,6 +195,18 @@ class Target(ABC):
     @abstractmethod
     def letter_count(self) -> int:
         """How many dead letters of the pipeline there are."""
+
+    @abstractmethod
+    def letters(self) -> list[DeadLetter]:
+        """The dead letters of the pipeline, which must have run into the target."""
+
+    @abstractmethod
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[Snapshot]:
+        """The rows and the ledger at one moment, for an audit, for as long as the block lasts. No
+        target is opened for that; `shape` is asked for where nothing that is there tells what rows
+        look like."""
 
     def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
         """Why records of the newest batch, which had these ranges, are dead letters: at most so

@@ -6,6 +6,7 @@ a source that cannot be read again, at-most-once).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Run
-from tallygate.core.letters import Letter
+from tallygate.core.letters import DeadLetter, Letter
 from tallygate.errors import ConfigError
 from tallygate.failpoints import reach
 from tallygate.settings import Settings
@@ -22,6 +23,7 @@ from tallygate.spec import Console, Foreach, Memory
 from tallygate.spec.functions import referred
 from tallygate.targets.base import LetterKeeper, RowShape, Target, Traits, WriteBatch, Written
 from tallygate.targets.local_run import LocalRun
+from tallygate.targets.snapshot import Snapshot
 
 
 class RowWriter(Protocol):
@@ -42,7 +44,7 @@ def unmanaged_target(
     *,
     pipeline: str,
     delivery: str,
-    spark: SparkSession,
+    spark: SparkSession | None,
     settings: Settings,
     runs: Path | None = None,
 ) -> "UnmanagedTarget":
@@ -54,7 +56,12 @@ def unmanaged_target(
     else:
         writer = _Foreach(spec.foreach)
     return UnmanagedTarget(
-        writer, pipeline=pipeline, delivery=delivery, settings=settings, runs=runs
+        writer,
+        kind=spec.kind,
+        pipeline=pipeline,
+        delivery=delivery,
+        settings=settings,
+        runs=runs,
     )
 
 
@@ -67,15 +74,18 @@ class UnmanagedTarget(Target):
         self,
         writer: RowWriter,
         *,
+        kind: str,
         pipeline: str,
         delivery: str,
         settings: Settings,
         runs: Path | None = None,
     ) -> None:
+        """`kind` is what such a sink is called in messages."""
+        self._kind = kind
         self.pipeline, self.delivery = pipeline, delivery
         self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._writer = writer
-        self._letters = settings.state_dir / "dead-letters" / f"{pipeline}.jsonl"
+        self._letter_file = settings.state_dir / "dead-letters" / f"{pipeline}.jsonl"
 
     @property
     def name(self) -> str:
@@ -89,7 +99,7 @@ class UnmanagedTarget(Target):
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
         """Nothing tells one run from another, so none is fenced."""
-        self._letters.parent.mkdir(parents=True, exist_ok=True)
+        self._letter_file.parent.mkdir(parents=True, exist_ok=True)
         claim = Claim(self.pipeline, Run.mine(1))
         self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
         return claim
@@ -103,13 +113,24 @@ class UnmanagedTarget(Target):
         raise NotImplementedError(f"{self.name} keeps no ledger that could change")
 
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
-        return _LetterFile(self._letters)
+        return _LetterFile(self._letter_file)
 
     def letter_count(self) -> int:
-        if not self._letters.exists():
+        if not self._letter_file.exists():
             return 0
-        with self._letters.open("rb") as file:
+        with self._letter_file.open("rb") as file:
             return sum(1 for _ in file)
+
+    def letters(self) -> list[DeadLetter]:
+        raise ConfigError(
+            f"a sink {self._kind} keeps no ledger, which would say what counts; what its runs have "
+            f"set aside on this machine is in {self._letter_file}."
+        )
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[Snapshot]:
+        raise ConfigError(f"a sink {self._kind} keeps no ledger, so there is nothing to audit.")
 
 
 @dataclass(frozen=True)
@@ -141,7 +162,8 @@ class _Printer:
 
 @dataclass(kw_only=True)
 class _View:
-    spark: SparkSession
+    spark: SparkSession | None
+    """None where nothing is to be written."""
     view: str
     replaces: bool
     _tables: dict[int, pa.Table] = field(default_factory=dict)
@@ -154,6 +176,7 @@ class _View:
         """A view takes all rows."""
 
     def write(self, rows: DataFrame, batch: int) -> int:
+        assert self.spark is not None
         table = rows.toArrow()
         self._tables = {} if self.replaces else self._tables
         self._tables[batch] = table

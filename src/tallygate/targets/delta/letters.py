@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
-from tallygate.core.letters import Letter
+from tallygate.core.letters import Coordinates, Letter
 from tallygate.core.offsets import Positions, Range, TopicPartition
 from tallygate.targets.task_report import StepError
 
@@ -52,18 +52,19 @@ class LetterFolder:
             if local:
                 files.move(partial, name)
 
-    def cause(self, partition: TopicPartition, offset: int) -> str:
-        """Why a record is a dead letter."""
+    def letter(self, at: Coordinates) -> Letter:
+        """The dead letter of a record."""
         files, root = _opened(self.folder)
-        name = f"{root}/{partition[0]}/{partition[1]}/{offset // SHELF}/{offset}.json"
+        topic, partition, offset = at
+        name = f"{root}/{topic}/{partition}/{offset // SHELF}/{offset}.json"
         with files.open_input_stream(name) as stream:
-            return Letter.read(stream.read().decode()).cause
+            return Letter.read(stream.read().decode())
 
     def causes(self, ranges: Iterable[Range]) -> Iterator[str]:
         """Why the first records of each range are dead letters."""
         for each in ranges:
             for offset in sorted(self.offsets(each.topic_partition, each.start, each.until))[:100]:
-                yield self.cause(each.topic_partition, offset)
+                yield self.letter((*each.topic_partition, offset)).cause
 
     def remove_beyond(self, positions: Positions) -> None:
         """Remove dead letters of batches that were never committed."""
@@ -73,6 +74,14 @@ class LetterFolder:
                 partition = topic, int(number)
                 for offset in self.offsets(partition, positions.get(partition, 0), None):
                     files.delete_file(f"{root}/{topic}/{number}/{offset // SHELF}/{offset}.json")
+
+    def before(self, positions: Positions) -> list[Coordinates]:
+        """The records whose dead letters count: the ledger has moved past them."""
+        return [
+            (*partition, offset)
+            for partition, until in positions.items()
+            for offset in self.offsets(partition, 0, until)
+        ]
 
     def offsets(self, partition: TopicPartition, start: int, until: int | None) -> list[int]:
         """The offsets of the dead letters of a range."""

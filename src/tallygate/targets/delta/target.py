@@ -1,13 +1,14 @@
 """A Delta table as a target: rows, ledger and dead letters in one folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Lose
-from tallygate.core.letters import first_distinct
+from tallygate.core.letters import DeadLetter, first_distinct
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TargetError
 from tallygate.settings import Settings
@@ -23,9 +24,11 @@ from tallygate.targets.base import (
 )
 from tallygate.targets.delta.ledger import TableLedger
 from tallygate.targets.delta.letters import LetterFolder
+from tallygate.targets.delta.snapshot import newest_there, snapshot_of
 from tallygate.targets.delta.table import FORGETS, DeltaTable
 from tallygate.targets.delta.write import TableWriter
 from tallygate.targets.local_run import LocalRun
+from tallygate.targets.snapshot import Snapshot
 
 
 class DeltaTarget(Target):
@@ -123,6 +126,16 @@ class DeltaTarget(Target):
 
     def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
         return first_distinct(self._letters.causes(ranges), most)
+
+    def letters(self) -> list[DeadLetter]:
+        _, entry = newest_there(self._ledger)
+        found = sorted(self._letters.before(entry.state.positions))
+        return [DeadLetter.of(self._letters.letter(at)) for at in found]
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[Snapshot]:
+        return nullcontext(snapshot_of(self._spec, self._ledger, self._letters, spark))
 
 
 def _differences(wanted: t.StructType, there: t.StructType) -> list[str]:

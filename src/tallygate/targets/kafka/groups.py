@@ -28,6 +28,8 @@ from tallygate.targets.kafka.ledger import (
 )
 
 OPENED_AT_ONCE = 8
+Lanes = Sequence[Mapping[TopicPartition, Position]]
+"""Where each group is."""
 
 
 def kept_lanes(names: Names, connection: Connection, *, stand_in: bool) -> int | None:
@@ -62,9 +64,7 @@ class PipelineGroups:
 
     @property
     def groups(self) -> list[str]:
-        if not self.lanes:
-            return [self.names.group]
-        return [self.names.lane_group(lane) for lane in range(self.lanes)]
+        return self.names.groups(self.lanes)
 
     def positions(self) -> list[dict[TopicPartition, Position]]:
         """Where each group is."""
@@ -75,26 +75,7 @@ class PipelineGroups:
         return _merged(self.positions(), min)
 
     def state(self) -> LedgerState | None:
-        lanes = self.positions()
-        behind, ahead = _merged(lanes, min), _offsets(_merged(lanes, max))
-        if not behind:
-            return None
-        marks = {partition: position.mark for partition, position in behind.items()}
-        positions, newest = _offsets(behind), newest_of(marks.values())
-        # Of its marks, those of partitions that the run has found idle may be older.
-        checkpoints = (mark.checkpoint_id for mark in marks.values() if mark.run == newest.run)
-        return LedgerState(
-            positions=positions,
-            begun={at: mark.first for at, mark in marks.items() if mark.first is not None},
-            run=newest.run,
-            topic_ids={at[0]: mark.topic_id for at, mark in marks.items() if mark.topic_id},
-            checkpoint_id=next((each for each in checkpoints if each is not None), None),
-            lost=tuple(
-                Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost
-            ),
-            target=_target(each.mark for lane in lanes for each in lane.values()),
-            furthest=None if ahead == positions else ahead,
-        )
+        return state_of(self.positions())
 
     def check_newest(self, claim: Claim, admin: AdminClient) -> None:
         """Raise if a newer run has taken over: it has put its mark into all lanes, so one tells."""
@@ -196,6 +177,29 @@ class PipelineGroups:
             )
 
 
+def state_of(lanes: Lanes) -> LedgerState | None:
+    """What the groups are together."""
+    behind, ahead = _merged(lanes, min), _offsets(_merged(lanes, max))
+    if not behind:
+        return None
+    marks = {partition: position.mark for partition, position in behind.items()}
+    positions, newest = _offsets(behind), newest_of(marks.values())
+    # Of its marks, those of partitions that the run has found idle may be older.
+    checkpoints = (mark.checkpoint_id for mark in marks.values() if mark.run == newest.run)
+    return LedgerState(
+        positions=positions,
+        begun={at: mark.first for at, mark in marks.items() if mark.first is not None},
+        run=newest.run,
+        topic_ids={at[0]: mark.topic_id for at, mark in marks.items() if mark.topic_id},
+        checkpoint_id=next((each for each in checkpoints if each is not None), None),
+        lost=tuple(
+            Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost
+        ),
+        target=_target(each.mark for lane in lanes for each in lane.values()),
+        furthest=None if ahead == positions else ahead,
+    )
+
+
 def _target(marks: Iterable[Mark]) -> str | None:
     """The topic that the ledger is of; if its marks differ, a text that no topic has as its id."""
     return " and ".join(sorted({mark.target for mark in marks if mark.target})) or None
@@ -205,9 +209,7 @@ def newest_of(marks: Iterable[Mark]) -> Mark:
     return max(marks, key=lambda mark: mark.run.epoch, default=Mark())
 
 
-def _merged(
-    groups: Sequence[Mapping[TopicPartition, Position]], chosen: Callable[..., Position]
-) -> dict[TopicPartition, Position]:
+def _merged(groups: Lanes, chosen: Callable[..., Position]) -> dict[TopicPartition, Position]:
     """Of what several groups hold of each partition, the one that is furthest behind, or ahead."""
     found: dict[TopicPartition, Position] = {}
     for group in groups:

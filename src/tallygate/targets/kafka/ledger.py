@@ -69,6 +69,10 @@ class Names:
     def lane_group(self, lane: int) -> str:
         return f"{self._base}/lane-{lane}"
 
+    def groups(self, lanes: int) -> list[str]:
+        """Those that are the ledger: one, or one for each lane."""
+        return [self.lane_group(lane) for lane in range(lanes)] if lanes else [self.group]
+
     def partition_id(self, partition: TopicPartition) -> str:
         return f"{self._base}/{partition[0]}/{partition[1]}"
 

@@ -1,14 +1,16 @@
-"""Unfit records of a pipeline into Kafka: the topic that keeps them, and how many there are."""
+"""Unfit records of a pipeline into Kafka: the topic that keeps them, which they are, and how many
+there are."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import TopicPartition as Offset
 
-from tallygate.core.letters import Letter
+from tallygate.core.letters import DeadLetter, Letter
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.fetch import HEADERS, fetch
 from tallygate.kafka.producer import ANSWER_TIMEOUT
 from tallygate.kafka.topics import Topics
@@ -63,6 +65,12 @@ class LetterTopic:
             transactional_id=Names(self.ledger.claim.pipeline).letters_id(partition),
             rows=rows,
         )
+
+
+def letters_in(topic: str, pipeline: str, connection: Connection) -> list[DeadLetter]:
+    """The pipeline's dead letters in a topic, which may hold those of other pipelines too."""
+    found, name = list_dead_letters(topic, connection), pipeline.encode()
+    return [each for each in found if each.record.header("tallygate.pipeline") == name]
 
 
 class LetterCount:

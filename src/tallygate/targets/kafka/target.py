@@ -3,15 +3,16 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
+from tallygate.core.letters import DeadLetter
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
 from tallygate.kafka import clients
@@ -34,11 +35,13 @@ from tallygate.targets.base import (
 from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
 from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
 from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
-from tallygate.targets.kafka.letters import LetterCount, LetterTopic
+from tallygate.targets.kafka.letters import LetterCount, LetterTopic, letters_in
 from tallygate.targets.kafka.limits import Limits
 from tallygate.targets.kafka.records import as_records
+from tallygate.targets.kafka.snapshot import snapshot_of
 from tallygate.targets.kafka.write import BatchWriter
 from tallygate.targets.local_run import LocalRun
+from tallygate.targets.snapshot import Snapshot
 
 RENEWED_EVERY = 3600.0
 
@@ -322,6 +325,22 @@ class KafkaTarget(Target):
     def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
         """Of those that were counted last, which are the newest batch's."""
         return [] if self._counter is None else self._counter.causes[:most]
+
+    def letters(self) -> list[DeadLetter]:
+        return letters_in(self._letters_topic, self.pipeline, self._connection)
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> contextlib.AbstractContextManager[Snapshot]:
+        return snapshot_of(
+            self._spec,
+            self._names,
+            letters_topic=self._letters_topic,
+            stand_in=self._stand_in,
+            topics=Topics(self._connection, self._settings),
+            timeout=self._settings.timeout,
+            spark=spark,
+        )
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """Rows as key, value, coordinates and headers; raw records are made into that by tasks."""

@@ -1,13 +1,16 @@
 """A folder of Parquet files as a target: rows, dead letters and ledger in the same commits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Run
-from tallygate.core.letters import first_distinct
+from tallygate.core.letters import DeadLetter, first_distinct
 from tallygate.core.offsets import MovedError, Range, lies_in
 from tallygate.errors import TargetError
 from tallygate.settings import Settings
@@ -18,7 +21,9 @@ from tallygate.targets.parquet.columns import arrow_columns, described, differen
 from tallygate.targets.parquet.folder import Folder, is_closed
 from tallygate.targets.parquet.ledger import FolderLedger
 from tallygate.targets.parquet.letters import FoundLetters, read_letters
+from tallygate.targets.parquet.snapshot import newest_there, snapshot_of
 from tallygate.targets.parquet.write import FolderWriter
+from tallygate.targets.snapshot import Snapshot
 
 AFTER_A_BATCH = 3
 """The newest commits, among which that of the newest batch is: what is remembered with it has a
@@ -44,9 +49,7 @@ class ParquetTarget(Target):
         return f"folder {self._folder.path}"
 
     def open(self, shape: RowShape) -> None:
-        """Rows keep their coordinates, if they have any, unless the user wants none."""
-        kept = shape.schema if self._spec.coordinates else shape.without_coordinates()
-        given = arrow_columns(kept)
+        given = arrow_columns(self._kept(shape))
         self._folder.prepare()
         newest = self._ledger.newest()
         if newest is None:
@@ -69,6 +72,10 @@ class ParquetTarget(Target):
                 "must be alike; change the transform, or choose a new name and a new folder."
             )
         self._columns = pa.schema([given.field(name) for name, _ in newest.columns])
+
+    def _kept(self, shape: RowShape) -> t.StructType:
+        """Rows keep their coordinates, if they have any, unless the user wants none."""
+        return shape.schema if self._spec.coordinates else shape.without_coordinates()
 
     def ledger(self) -> LedgerState | None:
         newest = self._ledger.newest()
@@ -114,6 +121,20 @@ class ParquetTarget(Target):
         numbers = self._folder.numbers()[-AFTER_A_BATCH:]
         letters = [each for n in numbers for each in read_letters(self._folder.commit(n))]
         return first_distinct((each.cause for each in letters if lies_in(ranges, *each.at)), most)
+
+    def letters(self) -> list[DeadLetter]:
+        newest_there(self._folder, self.pipeline)
+        commits = map(self._folder.commit, self._folder.numbers())
+        letters = [each for commit in commits for each in read_letters(commit)]
+        return [DeadLetter.of(each) for each in sorted(letters, key=lambda each: each.at)]
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[Snapshot]:
+        def schema() -> t.StructType:
+            return self._kept(shape())
+
+        return nullcontext(snapshot_of(self._folder, self.pipeline, spark=spark, schema=schema))
 
     def beat(self, claim: Claim, progress: Mapping[str, Any]) -> bool:
         self._ledger.current(claim)

@@ -1,17 +1,17 @@
 """A table in PostgreSQL as a target: its rows and the ledger in one database."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tallygate import __version__
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Retarget, Run
-from tallygate.core.letters import Letter, first_distinct
+from tallygate.core.letters import DeadLetter, Letter, first_distinct
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
@@ -34,9 +34,11 @@ from tallygate.targets.base import (
 )
 from tallygate.targets.postgres.nested import to_json
 from tallygate.targets.postgres.rows import said_by, translate_errors
+from tallygate.targets.postgres.snapshot import ledger_there, snapshot_of
 from tallygate.targets.postgres.staging import Staging
 from tallygate.targets.postgres.table import Column, TableName, columns_of, ensure_table, table_id
 from tallygate.targets.postgres.write import BatchWriter
+from tallygate.targets.snapshot import Snapshot
 from tallygate.targets.task_report import report_step_errors
 
 
@@ -217,6 +219,20 @@ class PostgresTarget(Target):
         with self._connection() as connection:
             found = ledger_tables.causes_in(connection, self.pipeline, ranges)
             return first_distinct(found, most)
+
+    def letters(self) -> list[DeadLetter]:
+        with connect(self._dsn, timeout=self._timeout, autocommit=True) as connection:
+            plain = PlainConnection(connection)
+            ledger_there(plain, self.pipeline)
+            letters = ledger_tables.letters_of(plain, self.pipeline)
+        return [DeadLetter.of(each) for each in sorted(letters, key=lambda each: each.at)]
+
+    def snapshot(
+        self, spark: SparkSession, shape: Callable[[], RowShape]
+    ) -> AbstractContextManager[Snapshot]:
+        return snapshot_of(
+            self._spec, self.pipeline, dsn=self._dsn, spark=spark, timeout=self._timeout
+        )
 
     def prepared(self, frame: DataFrame) -> DataFrame:
         """With values that Arrow cannot carry, or PostgreSQL not take, as text."""

@@ -1,4 +1,4 @@
-"""Dead letters: looking at them, and putting each back once.
+"""Putting dead letters back, each once.
 
 Which ones were put back is written into the dead-letter topic itself, as a marker that names the
 letter's partition and offset, in the same transaction as the record that goes back. So a replay
@@ -10,70 +10,19 @@ markers.
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from confluent_kafka import KafkaError, KafkaException
 
 from tallygate.consumer.delivery import send
-from tallygate.consumer.retry import origin
-from tallygate.core.letters import CUT, MARKER, ROW, Letter
-from tallygate.core.marks import given_back, number
-from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
+from tallygate.core.letters import MARKER, DeadLetter
+from tallygate.core.record import MISNAMED_HEADER, Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.dead_letters import list_dead_letters, mark_of
 from tallygate.kafka.producer import open_transactions
-from tallygate.kafka.read import records_in
-from tallygate.units import moment
 
 LETTERS_PER_TRANSACTION = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadLetter:
-    """A record that failed for good, and why."""
-
-    topic: str
-    partition: int
-    offset: int
-    cause: str
-    record: Record
-    """What is kept of it. In a topic of dead letters this is the record that keeps it, which has
-    coordinates of its own."""
-    time: datetime | None = None
-    is_row: bool = False
-    """Whether key and value are not the record's, but those of the row that was made of it."""
-    is_cut: bool = False
-    """Whether only the first bytes of the value are kept."""
-    tries: int = 1
-    stack: str = ""
-    """The traceback of the handler that failed, if it was one."""
-    replayed: bool = False
-    """Whether it was put back into the topic that it came from."""
-
-    @property
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    @property
-    def value(self) -> bytes | None:
-        return self.record.value
-
-    @property
-    def headers(self) -> Headers:
-        """The record's own, as far as they are kept."""
-        return given_back(self.record.headers)
-
-    @property
-    def coordinates(self) -> str:
-        """As `trace` takes them."""
-        return f"{self.topic}/{self.partition}@{self.offset}"
-
-    @property
-    def same(self) -> tuple[bytes | None, str]:
-        """What two letters have in common that a crash made of one record. A record that was put
-        back and failed again is another: it has other coordinates."""
-        return self.record.header("tallygate.group"), self.coordinates
 
 
 @dataclass(frozen=True)
@@ -82,58 +31,6 @@ class Replayed:
     """How many dead letters were put back."""
     left: int
     """How many of those that were wanted name another topic."""
-
-
-def dead_letter_of(letter: Letter) -> DeadLetter:
-    """A letter that a pipeline keeps elsewhere than in a topic."""
-    ms = letter.time_ms
-    record = Record(*letter.at, -1 if ms is None else ms, letter.key, letter.value, letter.headers)
-    return DeadLetter(
-        topic=letter.topic,
-        partition=letter.partition,
-        offset=letter.offset,
-        cause=letter.cause,
-        record=record,
-        time=None if ms is None else moment(ms),
-        is_row=letter.is_row,
-        is_cut=letter.cut_from is not None,
-    )
-
-
-def _read(record: Record, *, replayed: bool) -> DeadLetter:
-    """A letter of a topic: its story is in its headers."""
-
-    def said(name: str) -> str:
-        return (record.header(f"tallygate.{name}") or b"").decode(errors="replace")
-
-    topic, partition, offset = origin(record)
-    stamp = record.header("tallygate.timestamp")
-    ms = record.timestamp if stamp is None else number(stamp)
-    return DeadLetter(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        cause=said("cause"),
-        record=record,
-        time=moment(ms) if ms > 0 else None,
-        is_row=record.header(ROW) is not None,
-        is_cut=record.header(CUT) is not None,
-        tries=number(record.header("tallygate.tries")),
-        stack=said("stack"),
-        replayed=replayed,
-    )
-
-
-def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
-    """Every letter of the topic, oldest first in each partition, and whether it was put back."""
-    letters, replayed = [], set()
-    for record in records_in(topic, connection):
-        marked = _marked(record)
-        if marked is None:
-            letters.append(record)
-        else:
-            replayed.add(marked)
-    return [_read(record, replayed=_mark(record) in replayed) for record in letters]
 
 
 def replay(
@@ -221,24 +118,11 @@ def _explained(error: KafkaException, topic: str) -> Exception:
     )
 
 
-def _mark(record: Record) -> str:
-    return f"{record.partition}:{record.offset}"
-
-
-def _marked(record: Record) -> str | None:
-    """The letter that a marker names; None if the record is no marker. A record with a key, a value
-    or other headers is a letter, whatever it is called."""
-    if record.key is not None or record.value is not None or len(record.headers) != 1:
-        return None
-    ((name, mark), *_) = record.headers
-    return (mark or b"").decode(errors="replace") if name == MARKER else None
-
-
 def _back(letter: DeadLetter) -> Output:
     """The record as it was: its own headers, without those of its odyssey."""
     return Output(letter.topic, letter.value, letter.key, letter.headers)
 
 
 def _marker(record: Record) -> Output:
-    header = (MARKER, _mark(record).encode())
+    header = (MARKER, mark_of(record).encode())
     return Output(record.topic, None, None, (header,), partition=record.partition)

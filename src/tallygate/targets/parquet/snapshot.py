@@ -1,4 +1,4 @@
-"""What the ledger in a folder of Parquet claims, and the rows that a reader of the folder sees.
+"""A folder of Parquet as a reader of it sees it, and the ledger of that moment.
 
 The newest commit is looked for first, and only then is the folder listed. A commit's directory
 appears whole, after all before it, and is never changed: so the listing has that commit and all
@@ -6,63 +6,63 @@ before it, which are one moment, and what was committed meanwhile is passed over
 in the folder that a reader would take for rows counts as rows too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tallygate.auditing.ledger_snapshot import Claims, Commit
-from tallygate.auditing.verdict import Anomaly
 from tallygate.core.ledger import LedgerEntry
+from tallygate.core.ledger_snapshot import Commit, LedgerSnapshot
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, lies_in
 from tallygate.errors import LedgerError
 from tallygate.targets.parquet.folder import Folder, is_closed
 from tallygate.targets.parquet.letters import read_letters
+from tallygate.targets.snapshot import Snapshot
 
 
-@dataclass(frozen=True)
-class FolderEvidence:
+@dataclass(frozen=True, kw_only=True)
+class ParquetSnapshot(Snapshot):
     spark: SparkSession
     folder: Folder
     files: tuple[Path, ...]
-    claims: Claims
     schema: Callable[[], StructType]
     """Of the rows that the pipeline makes, for a folder without files."""
-    refuses = False
-
-    @property
-    def target(self) -> str:
-        return f"folder {self.folder.path}"
 
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
         if not self.files:
             return self.spark.createDataFrame([], self.schema())
         return self.spark.read.parquet(*map(str, self.files))
 
-    def shaped(self, frame: DataFrame, *, has_coordinates: bool) -> DataFrame:
-        return frame
-
     def letter(self, at: Coordinates) -> str | None:
-        for commit in self.claims.history:
-            if commit.covers(at[:2], at[2]):
-                for each in read_letters(self.folder.commit(commit.number)):
-                    if each.at == at:
-                        return each.cause
-        return None
-
-    def own(self, expected: DataFrame, checked: Sequence[Range]) -> list[Anomaly]:
-        return []
+        commits = (each for each in self.ledger.history if lies_in(each.ranges, *at))
+        letters = (each for one in commits for each in read_letters(self.folder.commit(one.number)))
+        return next((each.cause for each in letters if each.at == at), None)
 
 
-@contextmanager
-def folder_evidence(
-    text: str, pipeline: str, spark: SparkSession, schema: Callable[[], StructType]
-) -> Iterator[FolderEvidence]:
-    folder = Folder.at(text)
+def snapshot_of(
+    folder: Folder, pipeline: str, *, spark: SparkSession, schema: Callable[[], StructType]
+) -> ParquetSnapshot:
+    entries, files = up_to(folder, newest_there(folder, pipeline).number)
+    letters = (each for entry in entries for each in read_letters(folder.commit(entry.number)))
+    return ParquetSnapshot(
+        name=f"folder {folder.path}",
+        ledger=LedgerSnapshot.of(
+            entries[-1].state,
+            (each.at for each in letters),
+            history=tuple(map(_commit, entries)),
+        ),
+        spark=spark,
+        folder=folder,
+        files=tuple(files),
+        schema=schema,
+    )
+
+
+def newest_there(folder: Folder, pipeline: str) -> LedgerEntry:
+    """The ledger of the pipeline, which must be there and go on there."""
     newest = folder.newest()
     if newest is None or newest.pipeline != pipeline:
         raise LedgerError(f"pipeline {pipeline!r} has never written to {folder.path}.")
@@ -71,13 +71,10 @@ def folder_evidence(
             f"{folder.path} was compacted into {newest.moved_to}, where pipeline {pipeline!r} goes "
             "on: set sink.parquet to it."
         )
-    entries, files = _up_to(folder, newest.number)
-    letters = [each for e in entries for each in read_letters(folder.commit(e.number))]
-    claims = _claims(entries, frozenset((e.topic, e.partition, e.offset) for e in letters))
-    yield FolderEvidence(spark, folder, tuple(files), claims, schema)
+    return newest
 
 
-def _up_to(folder: Folder, newest: int) -> tuple[list[LedgerEntry], list[Path]]:
+def up_to(folder: Folder, newest: int) -> tuple[list[LedgerEntry], list[Path]]:
     """The entries up to a commit, and the files that were there with it."""
     entries = [each for each in folder.entries() if each.number <= newest]
     listed = [path for path in sorted(folder.path.iterdir()) if _seen(path)]
@@ -85,20 +82,14 @@ def _up_to(folder: Folder, newest: int) -> tuple[list[LedgerEntry], list[Path]]:
     return entries, [file for path in then for file in _files(path)]
 
 
-def _claims(entries: Sequence[LedgerEntry], letters: frozenset[tuple[str, int, int]]) -> Claims:
-    state = entries[-1].state
-    return Claims(
-        {
-            partition: Range(*partition, state.begun.get(partition, until), until)
-            for partition, until in state.positions.items()
-        },
-        tuple(each.range for each in state.lost),
-        letters,
-        state.topic_ids,
-        history=tuple(
-            Commit(each.number, each.state.run.epoch, each.batch, each.ranges, each.rows, each.time)
-            for each in entries
-        ),
+def _commit(entry: LedgerEntry) -> Commit:
+    return Commit(
+        number=entry.number,
+        run=entry.state.run.epoch,
+        batch=entry.batch,
+        ranges=entry.ranges,
+        rows=entry.rows,
+        at=entry.time,
     )
 
 
