@@ -104,7 +104,7 @@ class Source:
                 return _passed(raw, source, spec.sink.key, noted)
             if spec.transform is None:
                 held = [HEADERS.name] if headed else []
-                plain = raw.select("value", "topic", "partition", "offset", *held)
+                plain = raw.select("key", "value", "topic", "partition", "offset", *held)
                 whole = source.model_copy(update={"headers": False})
                 return decoded(plain, whole, noted, noted.saw, COORDINATES)
             views[name] = self._seen(decoded(raw, source, noted, noted.saw))
