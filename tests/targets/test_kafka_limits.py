@@ -15,8 +15,8 @@ from tallygate.consumer.dead_letters import list_dead_letters, replay
 from tallygate.engine.progress import Progress
 from tallygate.errors import TargetError, TopicError
 from tallygate.kafka.read import is_settled, list_offsets, records_in
+from tallygate.kafka.record_size import batch_size
 from tallygate.lab.drills.workload import ids_in
-from tallygate.targets.kafka.limits import batch_size
 from tallygate.targets.kafka.target import KafkaTarget
 from tallygate.waiting import wait_until
 
