@@ -37,6 +37,7 @@ from tallygate.engine.pipeline import Pipeline
 from tallygate.engine.start import look
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.odd_times import is_beyond_spark
 
 
 def audit(
@@ -57,11 +58,18 @@ def audit(
     chosen = None if sample is None else Sample.parse(sample)
     at = open_pipeline(pipeline, "audit", settings, spark)
     started = time.monotonic()
-    result = _checked(at, begin, chosen)
+    try:
+        result = _checked(at, begin, chosen)
+    except Exception as error:
+        if not is_beyond_spark(error):
+            raise
+        result = _checked(at, begin, chosen, beyond_spark=True)
     return replace(result, seconds=round(time.monotonic() - started, 2))
 
 
-def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> AuditResult:
+def _checked(
+    at: Opened, since: datetime | None, sample: Sample | None, *, beyond_spark: bool = False
+) -> AuditResult:
     pipeline, settings, spark = at.pipeline, at.settings, at.spark
     connection = kafka_source(pipeline, settings)
     with evidence_of(pipeline, connection, spark, settings) as evidence, _notes() as noted:
@@ -73,7 +81,7 @@ def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> Audit
         statics = pipeline.statics(spark, settings)
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
         late = evidence.claims.letters if pipeline.dead_letters.late else frozenset()
-        source = Source(pipeline, spark, connection, statics, checkpoint, late)
+        source = Source(pipeline, spark, connection, statics, checkpoint, late, beyond_spark)
         stream, _ = look(pipeline.request(spark, settings, {}))
         within = None if sample is None else scope.ranges
         case = Case(source, evidence, scope, noted, stream, within)

@@ -84,6 +84,8 @@ class Source:
     checkpoint: Checkpoint
     late: frozenset[Coordinates] = frozenset()
     """Records that are known to have been too late: the stream has not seen them."""
+    beyond_spark: bool = False
+    """Whether there are records that Spark's own reader cannot read."""
 
     def recomputed(
         self, ranges: Sequence[Range], noted: Noted, spec: PipelineSpec | None = None
@@ -99,7 +101,7 @@ class Source:
                 )
             mine = self.ranges_of(source, spec, ranges)
             headed = looks_at_headers(spec, source)
-            raw = records(self.spark, self.connection, mine, headers=headed)
+            raw = self.records(mine, headers=headed)
             if spec.transform is None and isinstance(spec.sink, KafkaSink):
                 return _passed(raw, source, spec.sink.key, noted)
             if spec.transform is None:
@@ -110,6 +112,11 @@ class Source:
             views[name] = self._seen(decoded(raw, source, noted, noted.saw))
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
+
+    def records(self, ranges: Sequence[Range], **options: bool) -> DataFrame:
+        return records(
+            self.spark, self.connection, ranges, beyond_spark=self.beyond_spark, **options
+        )
 
     def ranges_of(self, source: Kafka, spec: PipelineSpec, ranges: Sequence[Range]) -> list[Range]:
         """Those that the source has read. The only source has read them all, whatever topics it

@@ -165,7 +165,7 @@ class _Tracing:
         connection = kafka_source(pipeline, settings)
         statics = pipeline.statics(spark, settings)
         checkpoint = Checkpoint(spark, pipeline.checkpoint_path(settings))
-        source = Source(pipeline, spark, connection, statics, checkpoint)
+        source = Source(pipeline, spark, connection, statics, checkpoint, beyond_spark=True)
         with (
             evidence_of(pipeline, connection, spark, settings) as evidence,
             tempfile.TemporaryDirectory(prefix="tallygate-trace-") as folder,

@@ -28,7 +28,7 @@ from tallygate.auditing.digest_sums import DDL, Sums, Tally, offset_digests, tal
 from tallygate.auditing.digests import Digest, Digests, Stretch, parts_of
 from tallygate.auditing.postgres import TableEvidence
 from tallygate.auditing.recompute import Noted, looks_at_headers
-from tallygate.auditing.records import records, rounds
+from tallygate.auditing.records import rounds
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.letters import Coordinates, letter_of
 from tallygate.core.offsets import Range, TopicPartition, count
@@ -141,7 +141,7 @@ class Quick:
         read = parts_of(holes, size, checked)
         if count(read) > count(checked):  # a sample, from one end of a partition to the other
             read = list(checked)
-        again = records(source.spark, source.connection, read).select(
+        again = source.records(read).select(
             *(f.col(name.removeprefix("_")).alias(name) for name in COORDINATES)
         )
         second = offset_digests(again.where(within(checked)), size)

@@ -31,7 +31,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.headers import headers_of_each
 from tallygate.kafka.topic_ids import check_ids
 from tallygate.pool import Pool
-from tallygate.units import FIRST_MS, LAST_MS
+from tallygate.units import FIRST_RECORD_MS, LAST_MS
 
 RECORDS = pa.schema(
     [
@@ -270,11 +270,11 @@ def _block(
 
 
 def _times(run: list[Message]) -> pa.Array:
-    """Null beyond the years 1 to 9999: Kafka takes any number for a record's time."""
+    """Null beyond the years 1900 to 9999: Kafka takes any number for a record's time."""
     times = pa.array([message.timestamp()[1] for message in run], pa.int64())
     ends = pc.min_max(times).as_py()
-    if not FIRST_MS <= ends["min"] <= ends["max"] <= LAST_MS:
-        fit = pc.and_(pc.greater_equal(times, FIRST_MS), pc.less_equal(times, LAST_MS))
+    if not FIRST_RECORD_MS <= ends["min"] <= ends["max"] <= LAST_MS:
+        fit = pc.and_(pc.greater_equal(times, FIRST_RECORD_MS), pc.less_equal(times, LAST_MS))
         times = pc.if_else(fit, times, None)
     return times.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
