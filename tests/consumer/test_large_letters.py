@@ -22,9 +22,15 @@ from tallygate.kafka import clients
 from tallygate.kafka.producer import producer_properties
 from tallygate.kafka.record_size import LEAST
 from tallygate.kafka.topics import Topics
+from tallygate.settings import Settings
 
 Fill = Callable[..., str]
 NAMED = st.text(max_size=9) | st.just("tallygate.x")
+
+
+@pytest.fixture
+def topics(connection: Connection, settings: Settings) -> Topics:
+    return Topics(connection, settings)
 
 
 def _failed(text: str) -> ValueError:

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.blocks import raw_block
 from tallygate.core.decoding import Decoder
-from tallygate.units import FIRST_MS, LAST_MS
+from tallygate.units import FIRST_RECORD_MS, LAST_MS
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -89,9 +89,16 @@ def test_key_value_and_headers_count_together() -> None:
 
 
 def test_a_time_beyond_all_dates_is_null_whoever_has_read_it() -> None:
-    times = [FIRST_MS * 1000, FIRST_MS * 1000 - 1, 0, LAST_MS * 1000, (LAST_MS + 1) * 1000, None]
+    times = [
+        FIRST_RECORD_MS * 1000,
+        FIRST_RECORD_MS * 1000 - 1,
+        0,
+        LAST_MS * 1000,
+        (LAST_MS + 1) * 1000,
+        None,
+    ]
     raw = raw_block(*[b"x"] * len(times))
     raw = raw.set_column(5, "timestamp", pa.array(times, pa.timestamp("us", "UTC")))
     rows, unfit = Decoder("bytes", pa.schema([("value", pa.binary())]), ("_timestamp",)).decode(raw)
     found = rows.column("_timestamp").cast(pa.int64()).to_pylist()
-    assert (found, unfit) == ([FIRST_MS * 1000, None, 0, LAST_MS * 1000, None, None], [])
+    assert (found, unfit) == ([FIRST_RECORD_MS * 1000, None, 0, LAST_MS * 1000, None, None], [])

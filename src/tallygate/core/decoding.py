@@ -28,9 +28,10 @@ import pyarrow.json as pj
 
 from tallygate.core import avro
 from tallygate.core.converters import Member, is_number, members_of
-from tallygate.core.most_values import check_csv, check_json
+from tallygate.core.most_values import MOST_VALUES, check_csv, check_json
 from tallygate.core.record import MISNAMED, MISNAMED_HEADER
 from tallygate.errors import InputError
+from tallygate.units import FIRST_RECORD_MS
 
 COORDINATES = ("_topic", "_partition", "_offset")
 METADATA = pa.schema(
@@ -148,7 +149,7 @@ class Decoder:
         if not len(values) or values.null_count or not self._fast_fields:
             return None
         text = _lines(values.cast(pa.string()))  # which refuses what is not UTF-8
-        if text is None or _may_be_no_json(text) or _may_be_deep(values):
+        if text is None or _may_be_no_json(text) or _may_be_deep(values) or _may_hold_many(values):
             return None
         table = self._read(text[0].as_buffer())
         if len(table) != len(values):
@@ -294,12 +295,12 @@ def _lengths(column: pa.Array) -> pa.Array:
 def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:
     column = raw.column(_RAW_NAMES.get(name, name.removeprefix("_")))
     column = column.cast(METADATA.field(name).type)
-    if column.type == _TIMESTAMP and _beyond_time(column):
-        # Kafka takes any number for a record's time; our own reader gives null for one as well.
-        time = column.view(pa.int64())
-        dated = pc.and_(pc.greater_equal(time, _FIRST_TIME), pc.less_equal(time, _LAST_TIME))
-        column = pc.if_else(dated, column, None)
-    return column
+    if column.type != _TIMESTAMP:
+        return column
+    # Kafka takes any number for a record's time; our own reader gives null for such a one as well.
+    time = column.view(pa.int64())
+    dated = pc.and_(pc.greater_equal(time, FIRST_RECORD_MS * 1000), pc.less_equal(time, _LAST_TIME))
+    return pc.if_else(dated, column, None)
 
 
 def _lines(values: pa.Array) -> pa.Array | None:
@@ -328,6 +329,12 @@ def _may_be_deep(values: pa.Array) -> bool:
     """Whether a record has as many brackets as it takes; only a long one can."""
     long = values.filter(pc.greater(pc.binary_length(values), 2 * _DEEPEST))
     return any(each.count(b"{") + each.count(b"[") > _DEEPEST for each in long.to_pylist())
+
+
+def _may_hold_many(values: pa.Array) -> bool:
+    """Whether a record is long enough to hold more values than one may."""
+    longest = pc.max(pc.binary_length(values)).as_py()
+    return longest is not None and longest > MOST_VALUES
 
 
 def _doubtful(column: pa.Array, field: pa.Field, read: pa.Array, text: pa.Array) -> bool:

@@ -127,9 +127,10 @@ def _header_size(header: tuple[str, bytes | None]) -> int:
 
 def _bounded(cause: str, most: int = MOST_SAID) -> str:
     """A cause that any store keeps: not too long, and text, of which half a character is none."""
-    if len(cause) > most:
-        cause = cause[: most - 3] + "..."
-    return cause.encode(errors="backslashreplace").decode()
+    if len(cause) > most:  # which is not encoded whole
+        cause = cause[:most] + "..."
+    text = cause.encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def first_distinct(causes: Iterable[str], most: int) -> list[str]:
