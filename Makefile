@@ -1,6 +1,6 @@
 # Each target does all its own set-up; `make setup` makes .venv with the `tallygate` command in it.
 
-.PHONY: setup demo test system mutants test-all unit check bench lock docs
+.PHONY: setup demo test system mutants fuzz test-all unit check bench lock docs
 .DEFAULT_GOAL := demo
 
 VENV := .venv/bin
@@ -20,7 +20,12 @@ system: setup
 mutants: setup
 	@cd tests && ../$(VENV)/python -m mutants
 
-test-all: test system
+# Each fuzzer for a minute; FUZZ_SEED repeats what one has found.
+FUZZ_SECONDS := 60
+fuzz: setup
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(VENV)/pytest tests/fuzz -s
+
+test-all: test system fuzz
 	@cd tests && ../$(VENV)/python -m mutants --trust
 
 unit: setup

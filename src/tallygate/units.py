@@ -7,6 +7,7 @@ from tallygate.errors import ConfigError
 
 __all__ = [
     "FIRST_MS",
+    "FIRST_RECORD_MS",
     "LAST_MS",
     "duration_ms",
     "human_size",
@@ -21,6 +22,9 @@ _NAMES = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day":
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The first and the last millisecond of the years 1 to 9999, which Python, Arrow and databases can
 all hold."""
+FIRST_RECORD_MS = -2_208_988_800_000
+"""The first millisecond of 1900. Of a record's own time before it Spark and Python do not think
+alike: they have other calendars, and other time zones."""
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)"
 _LARGEST = (1 << 63) - 1
 """What Kafka and the JVM can hold."""

@@ -132,7 +132,8 @@ def test_a_note_is_text_and_no_markup(
 
 def test_a_record_forges_no_line_of_its_trace() -> None:
     forged = "x\nt/0@2: missing"
-    found = Trace("t", 0, 1, "row", key=EVIL, value=forged, time="now", cause=EVIL)
+    place: dict[str, Any] = {"topic": "t", "partition": 0, "offset": 1}
+    found = Trace(**place, became="row", key=EVIL, value=forged, time="now", cause=EVIL)
     said = str(found).splitlines()
     assert len(said) == 3
     assert said[2] == f"  cause: {SHOWN}"

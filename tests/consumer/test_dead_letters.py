@@ -12,6 +12,7 @@ from tallygate.core.marks import put_aside
 from tallygate.core.record import UNREADABLE, Record
 from tallygate.errors import ConfigError, TopicError
 from tallygate.kafka.dead_letters import _marked, _read
+from tallygate.kafka.producer import LARGEST
 from tallygate.targets.kafka.sending import _letter_headers
 
 STORY = {
@@ -114,7 +115,7 @@ def test_the_letter_of_a_pipeline_keeps_its_records_own_marks_apart() -> None:
     letter = Letter("orders", 2, 17, "why", headers=((MARKER, b"0:0"), ("own", b"x")))
     headers = tuple(
         (name, text.encode() if isinstance(text, str) else text)
-        for name, text in _letter_headers(letter, "p")
+        for name, text in _letter_headers(letter, "p", LARGEST)
     )
     record = Record("p.dead-letters", 0, 0, 0, None, None, headers)
     assert _marked(record) is None

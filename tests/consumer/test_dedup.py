@@ -1,12 +1,15 @@
 """Operations that come twice, from a producer that cannot be idempotent."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
-from tallygate import Connection, Dedup, Producer, Record, Stack, consume
+from tallygate import Connection, Dedup, Producer, Record, Stack, Topics, consume
+from tallygate.consumer.dedup import _times
 from tallygate.errors import ConfigError
 from tallygate.kafka.dead_letters import list_dead_letters
 
@@ -134,3 +137,28 @@ def test_a_dedup_needs_one_window() -> None:
     for wrong in ({}, {"ids": 1, "seconds": 1.0}, {"ids": 0}):
         with pytest.raises(ConfigError, match="window"):
             Dedup(lambda record: record.text, **wrong)
+
+
+def test_a_time_that_lies_ahead_or_is_no_date_is_now() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    ms = int(now.timestamp() * 1000)
+    times = [0, ms - 1, ms + 1, 2**63 - 1, -(2**63), 253_402_300_800_000]
+    records = [Record("t", 0, 0, each, None, b"x") for each in times]
+    before = [datetime(1970, 1, 1, tzinfo=UTC), now - timedelta(milliseconds=1)]
+    assert _times(records, now) == [*before, *[now] * 4]
+
+
+def test_a_record_from_years_ahead_makes_it_forget_nothing(
+    small_stack: Stack,
+    connection: Connection,
+    fill: Fill,
+    counted: Callable[[], Counter[str]],
+) -> None:
+    topic, dedup = fill(0, partitions=1), Dedup(lambda record: record.text, seconds=3600)
+    Topics(connection).alter(topic, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    now = int(time.time() * 1000)
+    with Producer(connection) as producer:
+        for operation, ms in (("a", now), ("b", now + 10**12), ("c", 2**63 - 1), ("a", now)):
+            producer.send(topic, operation, partition=0, timestamp=ms)
+    assert _run(small_stack, topic, dedup, batch_size=1) == 1
+    assert counted() == Counter("abc")

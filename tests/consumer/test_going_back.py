@@ -9,9 +9,11 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tallygate import Connection, Producer, Record, Retry, Stack, consume
+from tallygate.consumer.letter_limits import LetterLimits
 from tallygate.consumer.loop import ConsumeSummary, Loop
 from tallygate.errors import LostRangeError
 from tallygate.kafka import clients
+from tallygate.kafka.topics import Topics
 from tallygate.waiting import wait_until
 
 Fill = Callable[..., str]
@@ -131,6 +133,7 @@ def test_an_offset_that_is_there_after_all_is_read_on_from(
         stop=threading.Event(),
         batch_size=5,
         retry=Retry(),
+        limits=LetterLimits(Topics(connection)),
     )
     loop._consumer = clients.consumer(
         connection,

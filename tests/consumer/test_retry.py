@@ -12,6 +12,7 @@ import pytest
 from fixtures.commands import Tallygate
 from fixtures.raw_records import send_raw_record
 from tallygate import Connection, Output, Producer, Record, Retry, Stack, consume
+from tallygate.consumer.letter_limits import LetterLimits
 from tallygate.consumer.loop import Loop
 from tallygate.consumer.replay import replay
 from tallygate.consumer.retry import as_handled, dead_letter, fit_only, retry_letter
@@ -23,6 +24,7 @@ from tallygate.kafka import clients
 from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.producer import producer_properties
 from tallygate.kafka.read import records_in
+from tallygate.kafka.topics import Topics
 
 Fill = Callable[..., str]
 RECORD = Record("orders", 2, 17, 1000, b"k", b"v", (("own", b"x"),))
@@ -151,12 +153,39 @@ def test_only_a_retry_topic_of_the_group_can_make_a_record_wait() -> None:
         stop=threading.Event(),
         batch_size=1,
         retry=Retry(tiers=("10s",)),
+        limits=LetterLimits(Topics(Connection.to("nowhere:1"))),
     )
     later = str(int(time.time() * 1000) + 3_600_000).encode()
     for topic, marks in {"orders": (b"x", b"\xff", later), "g.retry.10s": (b"x", b"1")}.items():
         for mark in marks:
             record = replace(RECORD, topic=topic, headers=(("tallygate.not-before", mark),))
             assert loop._due([record]) == [record]
+
+
+def test_no_record_waits_longer_than_its_retry_topic_says() -> None:
+    """Who writes to the topic cannot stop what is behind."""
+    loop = Loop(
+        ["orders"],
+        Connection.to("nowhere:1"),
+        group="g",
+        start="earliest",
+        until="stopped",
+        stop=threading.Event(),
+        batch_size=1,
+        retry=Retry(tiers=("10s", "5m")),
+        limits=LetterLimits(Topics(Connection.to("nowhere:1"))),
+    )
+    for topic, longest in {"g.retry.10s": 10_000, "g.retry.5m": 300_000}.items():
+        due = {"500": 500, "9" * 18: 1000 + longest}
+        for written, at in due.items():
+            headers = (("tallygate.not-before", written.encode()),)
+            record = replace(RECORD, topic=topic, headers=headers)
+            assert loop._due_at(record, now=1000) == at
+        loop._delayed = {(topic, 2): (0, 17)}
+        loop._consumer = clients.consumer(Connection.to("nowhere:1"))
+        loop._resume_due()
+        assert loop._due_at(record, now=1000) == 0, "it has waited"
+        assert loop._due_at(replace(record, offset=18), now=1000) == 1000 + longest
 
 
 def test_a_handler_sees_a_record_again_as_it_came() -> None:

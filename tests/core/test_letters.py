@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tallygate.core.blocks import decoded
 from tallygate.core.decoding import Decoder
-from tallygate.core.letters import Letter, first_distinct
-from tallygate.targets.kafka.limits import batch_size
+from tallygate.core.letters import MOST_SAID, Letter, first_distinct, record_size
+from tallygate.kafka.record_size import batch_size
 from tallygate.targets.kafka.sending import _cut_to, _letter_headers
 
 
@@ -44,23 +44,63 @@ def test_a_record_of_any_year_can_become_a_letter(ms: int) -> None:
     assert [each.time_ms for each in made.letters] == [ms, None]
 
 
-def test_of_a_large_value_a_letter_keeps_the_first_bytes_and_says_so() -> None:
+def test_of_a_large_record_a_letter_keeps_the_first_bytes_and_says_so() -> None:
     letter = Letter("t", 0, 5, "no JSON", b"k", b"x" * 100)
     cut = letter.cut(10)
-    assert (cut.value, cut.cut_from) == (b"x" * 10, 100)
-    assert cut.cause == "no JSON (the first 10 of its 100 bytes are kept)"
-    assert cut.cut(5).cut_from == 100
-    assert letter.cut(100) is letter
+    assert (cut.key, cut.value, cut.cut_from) == (b"k", b"x" * 9, 101)
+    assert cut.cause == "no JSON (the first 10 of its 101 bytes are kept)"
+    assert cut.cut(5).cut_from == 101
+    assert letter.cut(101) is letter
     assert Letter.read(cut.text()) == cut
 
 
-@given(st.integers(0, 3000), st.integers(0, 40), st.integers(600, 2000))
-def test_no_letter_is_larger_than_its_topic_takes(size: int, key: int, largest: int) -> None:
-    letter = Letter("topic", 3, 10**12, "c" * 60, b"k" * key, b"v" * size, 10**12)
-    sent = _cut_to(letter, "pipeline", largest)
-    assert batch_size(sent.value, sent.key, _letter_headers(sent, "pipeline")) <= largest
-    whole = batch_size(letter.value, letter.key, _letter_headers(letter, "pipeline")) <= largest
-    assert (sent == letter) == whole
+@given(
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=60)), max_size=5),
+    st.integers(0, 300),
+)
+def test_no_part_of_a_record_makes_its_letter_too_large(
+    key: int, value: int, headers: list[tuple[str, bytes | None]], most: int
+) -> None:
+    letter = Letter("t", 0, 5, "why", b"k" * key, b"v" * value, headers=tuple(headers))
+    cut = letter.cut(most)
+    assert record_size(cut.key, cut.value, cut.headers) <= most
+    assert (cut == letter) == (cut.cut_from is None)
+    assert (b"k" * key).startswith(cut.key or b"")
+    assert (b"v" * value).startswith(cut.value or b"")
+    assert tuple(headers)[: len(cut.headers)] == cut.headers
+
+
+@pytest.mark.parametrize("cause", ["x" * 1_000_000, "\x7f" * 1_000_000, "half \ud800" * 300])
+def test_no_cause_is_longer_than_a_store_keeps_or_no_text(cause: str) -> None:
+    """What was refused is often repeated in full."""
+    letter = Letter("t", 0, 0, cause)
+    assert letter.cause[:4] == cause[:4]
+    assert len(letter.cause.encode()) <= 6 * MOST_SAID
+    assert len(Letter("t", 0, 0, cause, value=b"v" * 99).cut(9).cause) <= 6 * MOST_SAID
+    assert len(Letter("t", 0, 0, "x" * 5000, value=b"v" * 99).cut(9).cause) == MOST_SAID
+
+
+@given(
+    st.integers(0, 3000),
+    st.integers(0, 3000),
+    st.lists(st.tuples(st.sampled_from(["", "tallygate.x", "n" * 99]), st.binary(max_size=99))),
+    st.sampled_from(["c" * 60, "c" * 1000, "\N{SNOWMAN}" * 1000]),
+    st.integers(2000, 5000),
+)
+def test_no_letter_is_larger_than_its_topic_takes(
+    size: int, key: int, headers: list[tuple[str, bytes | None]], cause: str, largest: int
+) -> None:
+    topic, pipeline = "t" * 249, "p" * 100
+    letter = Letter(
+        topic, 3, 10**12, cause, b"k" * key, b"v" * size, 10**12, tuple(headers), is_row=True
+    )
+    sent = _cut_to(letter, pipeline, largest)
+    given = _letter_headers(sent, pipeline, largest)
+    assert batch_size(sent.value, sent.key, given) <= largest
+    given = _letter_headers(letter, pipeline, largest)
+    assert (sent == letter) == (batch_size(letter.value, letter.key, given) <= largest)
 
 
 def test_the_first_causes_that_differ_are_found_without_reading_all() -> None:

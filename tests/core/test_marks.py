@@ -33,7 +33,7 @@ def test_only_headers_of_our_name_are_put_aside() -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"0", 0), (b"017", 17), (b"9" * 18, 10**18 - 1)]
+    [(b"0", 0), (b"017", 17), (b"9" * 18, 10**18 - 1), (b"%d" % (2**63 - 1), 2**63 - 1)]
     + [(bad, -5) for bad in (None, b"", b"-9", b"+1", b" 1", b"x", b"\xff", b"9" * 19)]
     + [(bad.encode(), -5) for bad in ("²", "\N{ARABIC-INDIC DIGIT ONE}", "1_000", "1.0")],
 )

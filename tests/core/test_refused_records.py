@@ -7,6 +7,7 @@ import pytest
 
 from fixtures.blocks import raw_block
 from tallygate.core.decoding import Decoder
+from tallygate.units import FIRST_RECORD_MS, LAST_MS
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -64,6 +65,40 @@ def test_a_record_that_is_too_large_is_not_looked_at(format: str) -> None:
     assert rows.num_rows == 2
     assert rows.column("_offset").to_pylist() == [0, 2]
     assert [each.index for each in unfit] == [1, 3]
-    assert "of 101 bytes, more than the 100 that source.max_record" in unfit[1].cause
+    assert "of 102 bytes, more than the 100 that source.max_record" in unfit[1].cause
     rows, unfit = Decoder(format, fields).decode(raw_block(fit, large, fit))
     assert (rows.num_rows, unfit) == (3, [])
+
+
+def test_key_value_and_headers_count_together() -> None:
+    """A key of 50 MB would go by a limit for the value alone."""
+    sizes = [(1, 1, 0), (90, 5, 0), (5, 90, 0), (1, 1, 92), (50, 20, 28), (50, 20, 29)]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    given = [[{"key": "n", "value": b"h" * size}] for *_, size in sizes]
+    raw = raw_block(*(b"v" * size for _, size, _ in sizes))
+    raw = raw.set_column(0, "key", pa.array([b"k" * size for size, *_ in sizes], pa.binary()))
+    decoder = Decoder("bytes", pa.schema([("value", pa.binary())]), largest=99)
+    headed = raw.append_column("headers", pa.array(given, kind))
+    for block, large in ((headed, [5]), (headed.slice(1), [4]), (raw, [])):
+        assert [each.index for each in decoder.decode(block)[1]] == large
+    small = Decoder("bytes", pa.schema([("value", pa.binary())]), largest=94)
+    assert [each.index for each in small.decode(raw)[1]] == [1, 2]
+    none = pa.array([None, None, *given[2:]], kind)
+    found = small.decode(raw.append_column("headers", none))[1]
+    assert [each.index for each in found] == [1, 2, 3, 4, 5]
+
+
+def test_a_time_beyond_all_dates_is_null_whoever_has_read_it() -> None:
+    times = [
+        FIRST_RECORD_MS * 1000,
+        FIRST_RECORD_MS * 1000 - 1,
+        0,
+        LAST_MS * 1000,
+        (LAST_MS + 1) * 1000,
+        None,
+    ]
+    raw = raw_block(*[b"x"] * len(times))
+    raw = raw.set_column(5, "timestamp", pa.array(times, pa.timestamp("us", "UTC")))
+    rows, unfit = Decoder("bytes", pa.schema([("value", pa.binary())]), ("_timestamp",)).decode(raw)
+    found = rows.column("_timestamp").cast(pa.int64()).to_pylist()
+    assert (found, unfit) == ([FIRST_RECORD_MS * 1000, None, 0, LAST_MS * 1000, None, None], [])

@@ -44,7 +44,7 @@ from tallygate.kafka.read import Reading, read
 from tallygate.kafka.topic_ids import ids_now
 from tallygate.settings import Settings
 from tallygate.targets.batch_input import shared_out
-from tallygate.units import FIRST_MS, LAST_MS
+from tallygate.units import FIRST_RECORD_MS, LAST_MS
 from tallygate.waiting import wait_until
 
 
@@ -383,11 +383,11 @@ def test_every_range_is_in_one_share(sizes: list[int], shares: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [FIRST_MS - 1, LAST_MS + 1, 9_223_372_036_854_776, 2**63 - 1, -(2**63)]
+    "odd", [FIRST_RECORD_MS - 1, LAST_MS + 1, 9_223_372_036_854_776, 2**63 - 1, -(2**63)]
 )
 def test_a_time_beyond_all_dates_is_null_and_its_record_is_there(odd: int) -> None:
     """Kafka takes any number: nanoseconds in the place of milliseconds, for one."""
-    times = [FIRST_MS, odd, 0, LAST_MS]
+    times = [FIRST_RECORD_MS, odd, 0, LAST_MS]
     run = [
         Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, ms))
         for at, ms in enumerate(times)
@@ -395,7 +395,7 @@ def test_a_time_beyond_all_dates_is_null_and_its_record_is_there(odd: int) -> No
     block = _block(("t", 0), run, [0, 1, 2, 3], RECORDS)
     assert block.column("offset").to_pylist() == [0, 1, 2, 3]
     found = block.column("timestamp").cast(pa.int64()).to_pylist()
-    assert found == [FIRST_MS * 1000, None, 0, LAST_MS * 1000]
+    assert found == [FIRST_RECORD_MS * 1000, None, 0, LAST_MS * 1000]
 
 
 def test_a_record_of_any_time_is_read(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tallygate import Connection, Output, Record, Stack
-from tallygate.consumer.dead_letters import _put_back, dead_letter_of
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
-from tallygate.core.letters import Letter
+from tallygate.consumer.replay import _put_back
+from tallygate.core.letters import DeadLetter, Letter
 from tallygate.kafka import clients
 from tallygate.kafka.load import Load, LoadSummary, _Transactional
 from tallygate.kafka.producer import producer_properties
@@ -167,7 +167,7 @@ def test_a_replay_asks_again_what_was_put_back_before_it_opens_another_producer(
 ) -> None:
     topic = fill(0, partitions=1)
     producer = TransactionalProducer(hasty, "replay")
-    letters = [dead_letter_of(Letter(topic, 0, number, "why")) for number in range(2)]
+    letters = [DeadLetter.of(Letter(topic, 0, number, "why")) for number in range(2)]
     _transact(producer, topic, "0")
     with _silence(small_stack):
         producer.commit()

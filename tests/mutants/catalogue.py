@@ -3,6 +3,7 @@
 from mutants.consumers import CONSUMERS
 from mutants.exactly_once import NO_GAP, ONE_TRANSACTION, ONE_WRITER
 from mutants.files import FILES
+from mutants.hostile import HOSTILE
 from mutants.proof import PROOF
 from mutants.shown import SHOWN
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
@@ -18,5 +19,6 @@ MUTANTS = (
     *PROOF,
     *CONSUMERS,
     *FILES,
+    *HOSTILE,
     *SHOWN,
 )

@@ -86,8 +86,8 @@ CONSUMERS = (
     Mutant(
         guarantee="A record from outside does not say when it is due.",
         file="consumer/loop.py",
-        old="if known else 0\n",
-        new="if True else 0\n",
+        old="        if record.topic not in self._retries or record.topic in self._topics:\n",
+        new="        if False:\n",
         tests="consumer/test_retry.py -k make_a_record_wait",
     ),
     Mutant(
@@ -107,8 +107,8 @@ CONSUMERS = (
     Mutant(
         guarantee="A pipeline's dead letter keeps what looks like a mark apart.",
         file="targets/kafka/sending.py",
-        old="    return [*put_aside(letter.headers), *marks]\n",
-        new="    return [*letter.headers, *marks]\n",
+        old="    return [*put_aside(letter.headers), *_marks(",
+        new="    return [*letter.headers, *_marks(",
         tests="consumer/test_dead_letters.py -k marks_apart",
     ),
     Mutant(

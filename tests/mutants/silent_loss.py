@@ -43,14 +43,14 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A record that is larger than its source may have is a dead letter.",
         file="core/decoding.py",
-        old="        if most is None or values.nbytes <= most:\n",
+        old="        if most is None or raw.nbytes <= most:\n",
         new="        if True:\n",
         tests="core/test_refused_records.py -k too_large",
     ),
     Mutant(
         guarantee="A dead letter is no larger than its topic takes.",
         file="targets/kafka/sending.py",
-        old="    if size <= largest or letter.value is None:\n",
+        old="    if batch_size(letter.value, letter.key, headers) <= largest:\n",
         new="    if True:\n",
         tests="core/test_letters.py -k topic_takes",
     ),
@@ -151,16 +151,16 @@ BAD_RECORDS = (
     ),
     Mutant(
         guarantee="A decimal of Avro costs no more than its length.",
-        file="core/avro.py",
+        file="core/avro_reading.py",
         old="    if len(digits) > _DECIMAL_BYTES:\n",
         new="    if False:\n",
         tests="core/test_avro.py -k refused_at_once",
     ),
     Mutant(
         guarantee="A type of Avro without a column type does not make each record a dead letter.",
-        file="core/avro.py",
-        old="    elif logical in _LOGICAL:\n",
-        new="    elif logical:\n",
+        file="core/avro_reading.py",
+        old="    if convert is None:\n        return read\n",
+        new="    if convert is None:\n        raise InputError(f'{logical} has no column')\n",
         tests="core/test_avro.py -k what_they_are_made_of",
     ),
     Mutant(

@@ -16,8 +16,8 @@ from tallygate.engine.progress import Progress
 from tallygate.errors import TargetError, TopicError
 from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.read import is_settled, list_offsets, records_in
+from tallygate.kafka.record_size import batch_size
 from tallygate.lab.drills.workload import ids_in
-from tallygate.targets.kafka.limits import batch_size
 from tallygate.targets.kafka.target import KafkaTarget
 from tallygate.waiting import wait_until
 

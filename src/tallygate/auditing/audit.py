@@ -31,6 +31,7 @@ from tallygate.core.offsets import count, lies_in
 from tallygate.engine.opening import Opened, PipelineOrPath, open_pipeline
 from tallygate.engine.start import look
 from tallygate.settings import Settings
+from tallygate.spark.odd_times import is_beyond_spark
 from tallygate.targets.snapshot import Snapshot
 
 
@@ -52,12 +53,19 @@ def audit(
     chosen = None if sample is None else Sample.parse(sample)
     at = open_pipeline(pipeline, "audit", settings, spark)
     started = time.monotonic()
-    result = _checked(at, begin, chosen)
+    try:
+        result = _checked(at, begin, chosen)
+    except Exception as error:
+        if not is_beyond_spark(error):
+            raise
+        result = _checked(at, begin, chosen, beyond_spark=True)
     return replace(result, seconds=round(time.monotonic() - started, 2))
 
 
-def _checked(at: Opened, since: datetime | None, sample: Sample | None) -> AuditResult:
-    pipeline, source = at.pipeline, Source.of(at)
+def _checked(
+    at: Opened, since: datetime | None, sample: Sample | None, *, beyond_spark: bool = False
+) -> AuditResult:
+    pipeline, source = at.pipeline, replace(Source.of(at), beyond_spark=beyond_spark)
     request = pipeline.request(at.spark, at.settings, {})
     with snapshot_of(request, at.spark) as snapshot, _notes() as noted:
         whole = scope_of(snapshot.ledger, source.connection)

@@ -85,6 +85,8 @@ class Source:
     checkpoint: Checkpoint
     late: frozenset[Coordinates] = frozenset()
     """Records that are known to have been too late: the stream has not seen them."""
+    beyond_spark: bool = False
+    """Whether there are records that Spark's own reader cannot read."""
 
     @classmethod
     def of(cls, at: Opened) -> "Source":
@@ -116,17 +118,22 @@ class Source:
         for name, source in spec.topics_read.items():
             mine = self.ranges_of(source, spec, ranges)
             headed = looks_at_headers(spec, source)
-            raw = records(self.spark, self.connection, mine, headers=headed)
+            raw = self.records(mine, headers=headed)
             if spec.transform is None and spec.sink.is_topic:
                 return _passed(raw, source, next(iter(spec.sink.keys), None), noted)
             if spec.transform is None:
                 held = [HEADERS.name] if headed else []
-                plain = raw.select("value", "topic", "partition", "offset", *held)
+                plain = raw.select("key", "value", "topic", "partition", "offset", *held)
                 whole = source.model_copy(update={"headers": False})
                 return decoded(plain, whole, noted, noted.saw, COORDINATES)
             views[name] = self._seen(decoded(raw, source, noted, noted.saw))
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
+
+    def records(self, ranges: Sequence[Range], **options: bool) -> DataFrame:
+        return records(
+            self.spark, self.connection, ranges, beyond_spark=self.beyond_spark, **options
+        )
 
     def ranges_of(self, source: Kafka, spec: PipelineSpec, ranges: Sequence[Range]) -> list[Range]:
         """Those that the source has read. The only source has read them all, whatever topics it

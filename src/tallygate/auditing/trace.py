@@ -160,7 +160,7 @@ class _Tracing:
     @classmethod
     @contextmanager
     def open(cls, at: Opened) -> Iterator["_Tracing"]:
-        source = Source.of(at)
+        source = replace(Source.of(at), beyond_spark=True)
         request = at.pipeline.request(at.spark, at.settings, {})
         with (
             snapshot_of(request, at.spark) as snapshot,

@@ -33,7 +33,7 @@ from tallygate.core.offsets import Range, TopicPartition, count
 from tallygate.engine.frames import decoder_of, fetchable
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import fetch
-from tallygate.spark.records import records, rounds
+from tallygate.spark.records import rounds
 from tallygate.spec import Kafka
 from tallygate.targets.batch_input import shared_out, within
 
@@ -133,7 +133,7 @@ class Quick:
         read = parts_of(holes, size, checked)
         if count(read) > count(checked):  # a sample, from one end of a partition to the other
             read = list(checked)
-        again = records(source.spark, source.connection, read).select(
+        again = source.records(read).select(
             *(f.col(name.removeprefix("_")).alias(name) for name in COORDINATES)
         )
         second = offset_digests(again.where(within(checked)), size)

@@ -5,7 +5,8 @@ handler writes: an id is remembered exactly if its effect is there. Two consumer
 same id at once are settled by the table's primary key.
 
 Memory is bounded by a window: the last `ids` operations, or those of the last `seconds` by the
-records' own timestamps. Within the window the answer is exact; an id that returns later may count
+records' own timestamps, of which one that lies ahead counts as now, or it would have all ids
+forgotten. Within the window the answer is exact; an id that returns later may count
 as new.
 """
 
@@ -17,6 +18,7 @@ import psycopg
 
 from tallygate.core.record import Record
 from tallygate.errors import ConfigError
+from tallygate.units import moment
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Dedup:
     ) -> list[bool]:
         """For each record whether its operation is new; new ones are remembered from now on."""
         ids = [str(self.id(record)) for record in records]
-        seen = [datetime.fromtimestamp(record.timestamp / 1000, UTC) for record in records]
+        seen = _times(records, datetime.now(UTC))
         first = {operation: index for index, operation in reversed(list(enumerate(ids)))}
         order = sorted(first, key=lambda operation: first[operation])
         self._forget(scope, min(seen), connection)
@@ -67,3 +69,10 @@ class Dedup:
                 "AND seen_at < %s - make_interval(secs => %s)",
                 (scope, oldest, self.seconds),
             )
+
+
+def _times(records: Sequence[Record], now: datetime) -> list[datetime]:
+    """When the records were made. Kafka takes any number for that: what lies ahead, or before all
+    dates, is taken for now."""
+    stamps = [moment(record.timestamp) or now for record in records]
+    return [min(stamp, now) for stamp in stamps]

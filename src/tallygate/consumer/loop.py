@@ -31,10 +31,11 @@ from tallygate.consumer.delivery import (
 )
 from tallygate.consumer.into_kafka import ExactlyOnceKafka
 from tallygate.consumer.into_postgres import ExactlyOncePostgres
+from tallygate.consumer.letter_limits import LetterLimits
 from tallygate.consumer.retry import Retry, fit_only, said
 from tallygate.core.marks import number
 from tallygate.core.offsets import TopicPartition
-from tallygate.core.record import Record
+from tallygate.core.record import Output, Record
 from tallygate.errors import HandlerError, LostRangeError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -81,7 +82,9 @@ class Loop:
         stop: threading.Event,
         batch_size: int,
         retry: Retry,
+        limits: LetterLimits,
     ) -> None:
+        self._limits = limits
         self._topics, self._group, self._start, self._until = topics, group, start, until
         self._stop, self._batch_size = stop, batch_size
         self._retry, self._connection = retry, connection
@@ -91,7 +94,10 @@ class Loop:
         self._at_end: set[TopicPartition] = set()
         self._terms: dict[TopicPartition, int] = {}
         """How often we began to read each partition: what we hold of it from before is stale."""
-        self._delayed: dict[TopicPartition, int] = {}
+        self._delayed: dict[TopicPartition, tuple[int, int]] = {}
+        """Until when each partition waits, and at which record."""
+        self._waited: dict[TopicPartition, int] = {}
+        """The last record of each that has."""
         self._pending: list[Message] = []
         self._idling = False
         self._first_ends: dict[TopicPartition, int] | None = None
@@ -248,10 +254,15 @@ class Loop:
             raise HandlerError(
                 f"{record.where} failed {self._retry.tries} times: {said(error)}"
             ) from error
-        instead = self._retry.next_stop(record, self._group, error, int(time.time() * 1000))
-        self._at_end = {partition for partition in self._at_end if partition[0] != instead.topic}
+        now = int(time.time() * 1000)
+
+        def instead(largest: Callable[[str], int]) -> Output:
+            letter = self._retry.next_stop(record, self._group, error, now, largest)
+            self._at_end = {each for each in self._at_end if each[0] != letter.topic}
+            return letter
+
         try:
-            self._delivery.divert(record, instead)
+            self._limits.send(instead, partial(self._delivery.divert, record))
         except UnknownOutcomeError:
             self._idle(self._retry.first)
             return not self._still_to_do([record])
@@ -321,21 +332,32 @@ class Loop:
             partition = (record.topic, record.partition)
             if partition in self._delayed:
                 continue
-            known = record.topic in self._retries and record.topic not in self._topics
-            due = number(record.header("tallygate.not-before")) if known else 0
+            due = self._due_at(record, now)
             if due > now:
-                self._delayed[partition] = due
+                self._delayed[partition] = (due, record.offset)
                 self._consumer.pause(_offsets([partition]))
                 self._consumer.seek(Offset(*partition, record.offset))
             else:
                 ready.append(record)
         return ready
 
+    def _due_at(self, record: Record, now: int) -> int:
+        """When a record is to be handled. None waits longer than its topic says, whatever is
+        written in it, or those behind it would wait as well."""
+        if record.topic not in self._retries or record.topic in self._topics:
+            return 0
+        if self._waited.get((record.topic, record.partition)) == record.offset:
+            return 0
+        longest = now + self._retry.delay_ms(record.topic, self._group)
+        return min(number(record.header("tallygate.not-before")), longest)
+
     def _resume_due(self) -> None:
         now = int(time.time() * 1000)
-        for partition in [partition for partition, due in self._delayed.items() if due <= now]:
-            del self._delayed[partition]
-            self._consumer.resume(_offsets([partition]))
+        for partition, (due, offset) in list(self._delayed.items()):
+            if due <= now:
+                del self._delayed[partition]
+                self._waited[partition] = offset
+                self._consumer.resume(_offsets([partition]))
 
     # Assignment
 

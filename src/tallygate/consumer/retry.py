@@ -12,12 +12,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from tallygate.core.letters import CUT, cut_record, record_size
 from tallygate.core.marks import given_back, is_mark, number, origin, put_aside
 from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import ConfigError, InputError
+from tallygate.kafka.producer import LARGEST
+from tallygate.kafka.record_size import batch_size, first_bytes, last_bytes, room_beside
 from tallygate.units import duration_ms
 
 STACK_BYTES = 8_000
+_STORY_SHARE = 8
+"""Of what a topic takes, so small a part is left to the cause and to the stack each, where not the
+whole letter fits."""
 
 T = TypeVar("T")
 
@@ -58,19 +64,35 @@ class Retry:
     def dead_topic(self, group: str) -> str:
         return f"{group}.dead-letters"
 
+    def delay_ms(self, topic: str, group: str) -> int:
+        """How long a record waits in a retry topic."""
+        return duration_ms(self.tiers[self.retry_topics(group).index(topic)])
+
     def topics(self, group: str) -> list[str]:
         return [*self.retry_topics(group), *([self.dead_topic(group)] if self.dead_letters else [])]
 
-    def next_stop(self, record: Record, group: str, error: BaseException, now_ms: int) -> Output:
-        """Where a record goes that failed for good here: the next tier, or the dead letters."""
+    def next_stop(
+        self,
+        record: Record,
+        group: str,
+        error: BaseException,
+        now_ms: int,
+        largest: Callable[[str], int] = lambda _: LARGEST,
+    ) -> Output:
+        """Where a record goes that failed for good here: the next tier, or the dead letters. Only
+        these may keep less than all of it, if it is more than is the `largest` for their topic."""
         if record.topic not in self.retry_topics(group):
             record = replace(record, headers=put_aside(record.headers))
         passed = number(record.header("tallygate.tier"))
         if passed < len(self.tiers):
             tier = self.tiers[passed]
             due = now_ms + duration_ms(tier)
-            return retry_letter(record, self.retry_topic(group, tier), passed + 1, due, error, self)
-        return dead_letter(record, self.dead_topic(group), group, error, self.tries)
+            topic = self.retry_topic(group, tier)
+            letter = retry_letter(record, topic, passed + 1, due, error, self)
+            if _size(letter) <= largest(topic):
+                return letter
+        topic = self.dead_topic(group)
+        return dead_letter(record, topic, group, error, self.tries, largest(topic))
 
 
 def fit_only(use: Callable[..., T], retries: Collection[str] = ()) -> Callable[..., T]:
@@ -96,13 +118,36 @@ def retry_letter(
     return Output(topic, record.value, record.key, _merged(record.headers, headers))
 
 
-def dead_letter(record: Record, topic: str, group: str, error: BaseException, tries: int) -> Output:
+def dead_letter(
+    record: Record,
+    topic: str,
+    group: str,
+    error: BaseException,
+    tries: int,
+    most: int = LARGEST,
+) -> Output:
+    """The record with its story, or as much of both as the topic takes, and how much there was."""
     headers = {
         **_story(record, error, tries),
         "tallygate.group": group,
         "tallygate.stack": _stack(error)[-STACK_BYTES:],
     }
-    return Output(topic, record.value, record.key, _merged(record.headers, headers))
+    whole = Output(topic, record.value, record.key, _merged(record.headers, headers))
+    if _size(whole) <= most:
+        return whole
+    headers["tallygate.cause"] = first_bytes(headers["tallygate.cause"], most // _STORY_SHARE)
+    headers["tallygate.stack"] = last_bytes(headers["tallygate.stack"], most // _STORY_SHARE)
+    own = tuple(each for each in record.headers if each[0] not in headers)
+    headers[CUT] = str(record_size(record.key, record.value, own))
+    room = room_beside(headers.items(), most)
+    key, value, kept = cut_record(record.key, record.value, own, room)
+    return Output(topic, value, key, _merged(kept, headers))
+
+
+def _size(letter: Output) -> int:
+    assert not isinstance(letter.value, str)
+    assert not isinstance(letter.key, str)
+    return batch_size(letter.value, letter.key, letter.headers)
 
 
 def as_handled(record: Record) -> Record:

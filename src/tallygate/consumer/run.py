@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from tallygate.consumer.dedup import Dedup
 from tallygate.consumer.delivery import Handler
+from tallygate.consumer.letter_limits import LetterLimits
 from tallygate.consumer.loop import ConsumeSummary, Loop
 from tallygate.consumer.retry import Retry
 from tallygate.endpoints import running_connection
@@ -50,7 +51,9 @@ def consume(
     names = [topics] if isinstance(topics, str) else list(topics)
     _check(names, delivery, dsn, dedup, batch_size)
     retry = retry or Retry()
-    _make_topics(names, group, retry, connection, settings)
+    admin = Topics(connection, settings)
+    limits = LetterLimits(admin)
+    _make_topics(names, group, retry, admin, limits)
     loop = Loop(
         names,
         connection,
@@ -60,6 +63,7 @@ def consume(
         stop=stop or threading.Event(),
         batch_size=batch_size,
         retry=retry,
+        limits=limits,
     )
     return loop.run(handler, delivery, dsn, dedup, instance, properties or {})
 
@@ -81,13 +85,14 @@ def _check(
 
 
 def _make_topics(
-    names: Sequence[str], group: str, retry: Retry, connection: Connection, settings: Settings
+    names: Sequence[str], group: str, retry: Retry, admin: Topics, limits: LetterLimits
 ) -> None:
     """The topics to read must be there; those for retries and dead letters are made."""
-    admin = Topics(connection, settings)
     for name in names:
         admin.check_exists(name)
     known = set(admin.names())
     for topic in retry.topics(group):
-        if topic not in known:
+        if topic in known:
+            limits.check(topic)
+        else:
             admin.create_for_letters(topic)

@@ -1,20 +1,19 @@
 """Avro without a registry: one schema, in a file, for every record of a topic.
 
-The bytes of a record are of unknown origin, so a schema is rewritten before it reads any: decimals
-are read by a reader of our own, since the library's takes a time that grows with the square of
-their length, and a schema by which a few bytes could stand for millions of items, or for levels
-without end, is refused.
+The bytes of a record are of unknown origin, so they are read by a reader of our own
+(`core.avro_reading`), and a schema by which a few bytes could stand for millions of items, or for
+levels without end, is refused.
 """
 
 import io
 import json
 from collections.abc import Callable
-from decimal import Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tallygate.core.avro_reading import reader_of
 from tallygate.errors import ConfigError, InputError
 from tallygate.extras import extra_module
 
@@ -34,20 +33,16 @@ def encoder(schema_file: str) -> Callable[[Any], bytes]:
 
 
 def decoder(schema_file: str) -> Callable[[bytes], Any]:
-    fastavro = _fastavro()
-    schema = fastavro.parse_schema(_for_reading(_load_bounded(schema_file)))
-    for kind in ("bytes", "fixed"):
-        fastavro.read.LOGICAL_READERS[f"{kind}-{_OWN_DECIMAL}"] = _read_decimal
+    try:
+        read = reader_of(_load_bounded(schema_file))
+    except RecursionError as error:
+        raise ConfigError(f"{schema_file} cannot be read safely: it nests too deep.") from error
 
     def decode(value: bytes) -> Any:
-        buffer = io.BytesIO(value)
         try:
-            decoded = fastavro.schemaless_reader(buffer, schema, None)
-        except Exception as error:
+            return read(value)
+        except (InputError, ValueError, ArithmeticError, RecursionError) as error:
             raise InputError(f"is not of the Avro schema: {error}") from error
-        if buffer.tell() != len(value):
-            raise InputError("is not of the Avro schema: it has bytes left over")
-        return decoded
 
     return decode
 
@@ -108,43 +103,6 @@ def _takes_bytes(schema: Any, named: dict[str, bool], around: frozenset[str]) ->
         named[schema["name"]] = schema["size"] > 0
         return named[schema["name"]]
     return _takes_bytes(kind, named, around)
-
-
-def _for_reading(schema: Any) -> Any:
-    """The schema with decimals of our own, and without logical types that have no column type: a
-    uuid is read as its text, a time of day as its number."""
-    if isinstance(schema, list):
-        return [_for_reading(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: each for name, each in schema.items() if not name.startswith("__")}
-    logical = found.pop("logicalType", None)
-    if logical == "decimal":
-        found["logicalType"] = _OWN_DECIMAL
-    elif logical in _LOGICAL:
-        found["logicalType"] = logical
-    for name in ("type", "items", "values"):
-        if name in found:
-            found[name] = _for_reading(found[name])
-    if "fields" in found:
-        found["fields"] = [{**each, "type": _for_reading(each["type"])} for each in found["fields"]]
-    return found
-
-
-_OWN_DECIMAL = "tallygate-decimal"
-_DECIMAL_BYTES = 17
-"""One more than a decimal of 38 digits takes."""
-_EXACT = Context(prec=76)
-_EXACT.traps[Inexact] = True
-
-
-def _read_decimal(data: bytes, schema: Any, _reader_schema: Any = None) -> Decimal:
-    sign = b"\xff" if data[:1] >= b"\x80" else b"\x00"
-    digits = data.lstrip(sign)
-    if len(digits) > _DECIMAL_BYTES:
-        raise InputError(f"a decimal of {len(data)} bytes has more than 38 digits")
-    number = int.from_bytes(data[-_DECIMAL_BYTES - 1 :], signed=True)
-    return Decimal(number).scaleb(-schema.get("scale", 0), context=_EXACT)
 
 
 _LOGICAL = {

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tallygate.core.most_values import check_values
 from tallygate.errors import ConfigError
+
+C = TypeVar("C", list[Any], dict[str, Any])
 
 # Twice the digits of the longest decimal(38, s), so that no digit is lost before it is looked at.
 _EXACT = Context(prec=76)
@@ -64,13 +67,16 @@ def _converter(type_: pa.DataType, place: str) -> Callable[[Any], Any]:
     if pa.types.is_timestamp(type_):
         return _timestamp if type_.tz else _local_timestamp
     if pa.types.is_list(type_):
-        inner = _converter(type_.value_type, place)
-        return lambda item: [None if i is None else inner(i) for i in _of(item, list, "a list")]
+        inner, size = _converter(type_.value_type, place), _values_in(type_.value_type)
+        return lambda item: [
+            None if i is None else inner(i) for i in _counted(_of(item, list, "a list"), size)
+        ]
     if pa.types.is_map(type_):
         key, value = _converter(type_.key_type, place), _converter(type_.item_type, place)
+        size = _values_in(type_.item_type)
         return lambda item: [
             (key(k), None if v is None else value(v))
-            for k, v in _of(item, dict, "an object").items()
+            for k, v in _counted(_of(item, dict, "an object"), size).items()
         ]
     if pa.types.is_struct(type_):
         members = members_of([type_.field(i) for i in range(type_.num_fields)], f"{place}.")
@@ -90,6 +96,18 @@ def _converter(type_: pa.DataType, place: str) -> Callable[[Any], Any]:
         f"field {place!r} is of type {type_}, which cannot be decoded; numbers, decimals, booleans,"
         " strings, binary, dates, timestamps, and arrays, maps and structs of these can."
     )
+
+
+def _values_in(type_: pa.DataType) -> int:
+    """How many columns Arrow makes of one item, be it null."""
+    if not pa.types.is_struct(type_):
+        return 1
+    return sum(_values_in(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _counted(items: C, size: int) -> C:
+    check_values(len(items) * size)
+    return items
 
 
 def _struct(item: Any, members: list[Member]) -> dict[str, Any]:

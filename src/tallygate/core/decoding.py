@@ -14,7 +14,7 @@ where they do not say, and within the years 1 to 9999 of UTC.
 
 import csv
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -28,8 +28,10 @@ import pyarrow.json as pj
 
 from tallygate.core import avro
 from tallygate.core.converters import Member, is_number, members_of
+from tallygate.core.most_values import MOST_VALUES, check_csv, check_json
 from tallygate.core.record import MISNAMED, MISNAMED_HEADER
 from tallygate.errors import InputError
+from tallygate.units import FIRST_RECORD_MS
 
 COORDINATES = ("_topic", "_partition", "_offset")
 METADATA = pa.schema(
@@ -61,6 +63,8 @@ _FIRST_TIME, _LAST_TIME = (
 _LONGEST_CELL = (1 << 31) - 1
 # By default Python makes no int of more digits; no field can hold so many.
 _LONGEST_INT = 4300
+# Bytes of records whose values are Python's at a time: they take hundreds of times as many.
+_AT_ONCE = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,10 @@ class Decoder:
     def _refused(self, raw: pa.RecordBatch) -> dict[int, str]:
         """The records that are unfit whatever their values say, and why."""
         refused = dict.fromkeys(_misnamed(raw), MISNAMED_HEADER)
-        values, most = raw.column("value"), self.largest
-        if most is None or values.nbytes <= most:
+        most = self.largest
+        if most is None or raw.nbytes <= most:
             return refused
-        sizes = pc.fill_null(pc.binary_length(values), 0)
+        sizes = _sizes(raw)
         for index in pc.indices_nonzero(pc.greater(sizes, most)).to_pylist():
             refused[index] = (
                 f"the record is of {sizes[index].as_py():,} bytes, more than the {most:,} that "
@@ -145,7 +149,7 @@ class Decoder:
         if not len(values) or values.null_count or not self._fast_fields:
             return None
         text = _lines(values.cast(pa.string()))  # which refuses what is not UTF-8
-        if text is None or _may_be_no_json(text) or _may_be_deep(values):
+        if text is None or _may_be_no_json(text) or _may_be_deep(values) or _may_hold_many(values):
             return None
         table = self._read(text[0].as_buffer())
         if len(table) != len(values):
@@ -179,17 +183,35 @@ class Decoder:
         return pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
 
     def _careful(self, values: pa.Array) -> tuple[list[pa.Array], list[Unfit]]:
-        rows, unfit = [], []
+        unfit: list[Unfit] = []
+        parts = list(self._parts(values, unfit)) or [self._columns([])]
+        if len(parts) == 1:
+            return parts[0], unfit
+        return [pa.concat_arrays(each) for each in zip(*parts, strict=True)], unfit
+
+    def _parts(self, values: pa.Array, unfit: list[Unfit]) -> Iterator[list[pa.Array]]:
+        """The columns of some records after the other. What a few bytes stand for as values of
+        Python is in memory for those alone."""
+        rows: list[tuple[Any, ...]] = []
+        size = 0
         for index, value in enumerate(values.to_pylist()):
             try:
                 rows.append(self._row(value))
             except (InputError, ValueError, ArithmeticError, RecursionError) as error:
                 unfit.append(Unfit(index, str(error) or type(error).__name__))
-        columns = [
+                continue
+            size += len(value or b"")
+            if size > _AT_ONCE:
+                yield self._columns(rows)
+                rows, size = [], 0
+        if rows:
+            yield self._columns(rows)
+
+    def _columns(self, rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+        return [
             pa.array([row[number] for row in rows], type_)
             for number, type_ in enumerate(self.fields.types)
         ]
-        return columns, unfit
 
     def _row(self, value: bytes | None) -> tuple[Any, ...]:
         """One record's fields, converted, or a ValueError that says what is wrong."""
@@ -217,6 +239,7 @@ class Decoder:
         return _exact_object if exact else _object
 
     def _csv(self, value: bytes) -> dict[str, Any]:
+        check_csv(value)
         names, types = self.fields.names, self.fields.types
         try:
             (cells,) = csv.reader([value.decode().rstrip("\r\n")], strict=True)
@@ -250,9 +273,34 @@ def _misnamed(raw: pa.RecordBatch) -> list[int]:
     return sorted(set(pc.list_parent_indices(headers).filter(wrong).to_pylist()))
 
 
+def _sizes(raw: pa.RecordBatch) -> pa.Array:
+    """The bytes of each record: its value, and of its key and headers what was read."""
+    sizes = _lengths(raw.column("value"))
+    if "key" in raw.schema.names:
+        sizes = pc.add(sizes, _lengths(raw.column("key")))
+    if _HEADERS not in raw.schema.names:
+        return sizes
+    parents = pc.list_parent_indices(raw.column(_HEADERS))
+    flat = pc.list_flatten(raw.column(_HEADERS))
+    lengths = pc.add(*(_lengths(pc.struct_field(flat, name)) for name in ("key", "value")))
+    held = pa.table({"at": parents, "size": lengths}).group_by("at").aggregate([("size", "sum")])
+    added = dict(zip(*(column.to_pylist() for column in held.columns), strict=True))
+    return pc.add(sizes, pa.array([added.get(at, 0) for at in range(len(sizes))], pa.int64()))
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
 def _metadata(raw: pa.RecordBatch, name: str) -> pa.Array:
     column = raw.column(_RAW_NAMES.get(name, name.removeprefix("_")))
-    return column.cast(METADATA.field(name).type)
+    column = column.cast(METADATA.field(name).type)
+    if column.type != _TIMESTAMP:
+        return column
+    # Kafka takes any number for a record's time; our own reader gives null for such a one as well.
+    time = column.view(pa.int64())
+    dated = pc.and_(pc.greater_equal(time, FIRST_RECORD_MS * 1000), pc.less_equal(time, _LAST_TIME))
+    return pc.if_else(dated, column, None)
 
 
 def _lines(values: pa.Array) -> pa.Array | None:
@@ -283,6 +331,12 @@ def _may_be_deep(values: pa.Array) -> bool:
     return any(each.count(b"{") + each.count(b"[") > _DEEPEST for each in long.to_pylist())
 
 
+def _may_hold_many(values: pa.Array) -> bool:
+    """Whether a record is long enough to hold more values than one may."""
+    longest = pc.max(pc.binary_length(values)).as_py()
+    return longest is not None and longest > MOST_VALUES
+
+
 def _doubtful(column: pa.Array, field: pa.Field, read: pa.Array, text: pa.Array) -> bool:
     """Whether the column holds what the careful way refuses or reads as something else."""
     if column.null_count and not field.nullable:
@@ -305,6 +359,7 @@ def _beyond_time(column: pa.Array) -> bool:
 
 def _object(value: bytes) -> dict[str, Any]:
     """What orjson reads, which judges what is JSON."""
+    check_json(value)
     try:
         return _of_object(orjson.loads(value))
     except orjson.JSONDecodeError as error:

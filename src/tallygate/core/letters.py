@@ -22,7 +22,14 @@ ROW = "tallygate.row"
 CUT = "tallygate.cut-from"
 """The header of a dead letter of which only the first bytes are kept: how many there were."""
 MOST_KEPT = 8 << 20
-"""Bytes of a value that a dead letter keeps."""
+"""Bytes of a record that a dead letter keeps."""
+MOST_SAID = 1000
+"""Characters of a cause, which may repeat what is in the record."""
+HEADER_ROOM = 16
+"""Bytes for which a header counts beside its name and its content: the lengths of both, and what a
+name gets that is put aside."""
+_SHARE = 4
+"""Of what is kept, so small a part is left to the key, and to the headers."""
 
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -40,21 +47,32 @@ class Letter:
     key: bytes | None = None
     value: bytes | None = None
     time_ms: int | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
     """The record's own."""
     is_row: bool = False
     """Whether key and value are those of the row that was made of the record."""
     cut_from: int | None = None
-    """How many bytes the value had, if only its first ones are kept."""
+    """How many bytes key, value and headers had, if not all of them are kept."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", _bounded(self.cause))
 
     def cut(self, most: int) -> "Letter":
-        """With no more than the first bytes of its value; what is kept for people to look at must
+        """With no more of its record than so many bytes; what is kept for people to look at must
         not be what a store refuses."""
-        if self.value is None or len(self.value) <= most:
+        size = record_size(self.key, self.value, self.headers)
+        if size <= most:
             return self
-        said = f" (the first {most:,} of its {len(self.value):,} bytes are kept)"
-        size = self.cut_from or len(self.value)
-        return replace(self, value=self.value[:most], cut_from=size, cause=self.cause + said)
+        key, value, headers = cut_record(self.key, self.value, self.headers, most)
+        said = f" (the first {most:,} of its {size:,} bytes are kept)"
+        return replace(
+            self,
+            key=key,
+            value=value,
+            headers=headers,
+            cut_from=self.cut_from or size,
+            cause=_bounded(self.cause, MOST_SAID - len(said)) + said,
+        )
 
     @property
     def at(self) -> Coordinates:
@@ -148,6 +166,41 @@ class DeadLetter:
         """What two letters have in common that a crash made of one record. A record that was put
         back and failed again is another: it has other coordinates."""
         return self.record.header("tallygate.group"), self.coordinates
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """The bytes of what is in a record, a few more than Kafka needs for them."""
+    return len(key or b"") + len(value or b"") + sum(map(_header_size, headers))
+
+
+def cut_record(
+    key: bytes | None, value: bytes | None, headers: Headers, most: int
+) -> tuple[bytes | None, bytes | None, Headers]:
+    """The first bytes of key and value, and the first headers, together no more than `most`. A
+    header is kept whole or not at all."""
+    left = most // _SHARE
+    kept = []
+    for each in headers:
+        left -= _header_size(each)
+        if left < 0:
+            break
+        kept.append(each)
+    first = None if key is None else key[: most // _SHARE]
+    room = most - record_size(first, None, tuple(kept))
+    return first, None if value is None else value[:room], tuple(kept)
+
+
+def _header_size(header: tuple[str, bytes | None]) -> int:
+    name, content = header
+    return len(name.encode()) + len(content or b"") + HEADER_ROOM
+
+
+def _bounded(cause: str, most: int = MOST_SAID) -> str:
+    """A cause that any store keeps: not too long, and text, of which half a character is none."""
+    if len(cause) > most:  # which is not encoded whole
+        cause = cause[:most] + "..."
+    text = cause.encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def first_distinct(causes: Iterable[str], most: int) -> list[str]:

@@ -10,8 +10,8 @@ from tallygate.core.record import Headers, Record
 OURS = "tallygate."
 ASIDE = "tallygate.was."
 """What a header of that name begins with while it is put aside."""
-LONGEST = 18
-"""So many digits fit into a long."""
+LONGEST = 19
+"""Digits of a long, which is what an offset and a time are."""
 
 
 def put_aside(headers: Headers) -> Headers:
@@ -50,4 +50,4 @@ def number(content: bytes | None, otherwise: int = 0) -> int:
     """A mark's number, whatever is written there."""
     text = (content or b"").decode(errors="replace")
     sound = text.isascii() and text.isdecimal() and len(text) <= LONGEST
-    return int(text) if sound else otherwise
+    return int(text) if sound and int(text) < 1 << 63 else otherwise

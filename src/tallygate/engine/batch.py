@@ -33,8 +33,9 @@ from tallygate.failpoints import reach
 from tallygate.kafka.fetch import close_idle
 from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.odd_times import is_beyond_spark
 from tallygate.spark.plan import Plan
-from tallygate.targets.base import RowShape, WriteBatch, Written
+from tallygate.targets.base import RowShape, UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.task_report import raise_step_errors
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class BatchEngine:
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _stopping: bool = False
     _said_why: bool = False
+    _beyond_spark: bool = False
     _looked: float = -math.inf
     _known_topics: set[str] = field(default_factory=set)
     _ids: Mapping[str, str] = field(default_factory=dict)
@@ -123,11 +125,18 @@ class BatchEngine:
         if not left:
             return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
-        given = self.reader.input(frame, ranges, left, self._ids)
-        with raise_step_errors():
-            return self.target.write(
-                self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
-            )
+        beyond = self._beyond_spark
+        given = self.reader.input(frame, ranges, left, self._ids, beyond_spark=beyond)
+        try:
+            with raise_step_errors():
+                return self.target.write(
+                    self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
+                )
+        except Exception as error:
+            if beyond or not is_beyond_spark(error):
+                raise
+            self._beyond_spark = True  # and what is left now is read otherwise
+            raise UnknownOutcomeError("a record has a time that Spark cannot take") from error
 
     @property
     def _divisible(self) -> bool:

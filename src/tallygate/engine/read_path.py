@@ -7,15 +7,19 @@ SPARK     Spark's own reader: small batches of a transform, state, anything that
           sources that were given options for Spark's reader or Kafka's Java client alone
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from tallygate.core.blocks import BlockPlan
+from tallygate.core.blocks import RAW_COORDINATES, BlockPlan
 from tallygate.core.offsets import Range, count
 from tallygate.engine.run_request import RunRequest
+from tallygate.errors import InputError
+from tallygate.kafka.connection import Connection
+from tallygate.kafka.fetch import fetch
 from tallygate.spark.direct_read import by_records_alone, over_ranges
 from tallygate.spark.plan import Plan
 from tallygate.targets.base import BatchInput, RowShape
@@ -62,16 +66,21 @@ class BatchReader:
         ranges: Sequence[Range],
         left: tuple[Range, ...],
         ids: Mapping[str, str],
+        *,
+        beyond_spark: bool = False,
     ) -> BatchInput:
         """The rows of what is left of a batch; `frame` is what Spark gives for all of it, and `ids`
-        are those of its topics, as far as they are known."""
+        are those of its topics, as far as they are known. Records that are `beyond_spark` its own
+        reader cannot read, however few they are."""
         chosen = read_path(
             fetches=self.request.fetches,
             raw=self.shape.decoder is not None,
             records_alone=self.records_alone,
             records=count(ranges),
-            small=self.request.small,
+            small=0 if beyond_spark else self.request.small,
         )
+        if beyond_spark and chosen is ReadPath.SPARK:
+            raise InputError(self._unreadable(left))
         filled, needed = set(filter(len, ranges)), set(filter(len, left))
         plan = BlockPlan(
             left=left,
@@ -94,6 +103,16 @@ class BatchReader:
             return FrameInput(frame, trimming, partitions=len(filled))
         return FrameInput(frame, trimming, partitions=len(filled), prepared=prepared)
 
+    def _unreadable(self, left: tuple[Range, ...]) -> str:
+        """Which records Spark cannot read, and what is to be done."""
+        found = [] if self.request.connection is None else undated(left, self.request.connection)
+        where = ", ".join(found) or f"one of {', '.join(map(str, left))}"
+        return (
+            f"a record has a time that Spark's reader cannot take, and this pipeline needs Spark's "
+            f"reader: {where}. Copy the topic into another one by a pipeline without a transform "
+            "(format bytes), which gives its records a time of their own, and read that."
+        )
+
     def _fetched(self, frame: DataFrame, plan: BlockPlan, ids: Mapping[str, str]) -> FetchedInput:
         connection, traits = self.request.connection, self.request.target.traits
         assert connection is not None
@@ -105,3 +124,14 @@ class BatchReader:
             partition_a_task=traits.partition_a_task,
             ids=dict(ids),
         )
+
+
+def undated(ranges: Iterable[Range], connection: Connection, most: int = 3) -> list[str]:
+    """Some records of the ranges whose time is no date."""
+    found: list[str] = []
+    for raw in fetch(ranges, connection):
+        for index in pc.indices_nonzero(raw.column("timestamp").is_null()).to_pylist():
+            found.append("{}/{}@{}".format(*(raw.column(at)[index] for at in RAW_COORDINATES)))
+            if len(found) == most:
+                return found
+    return found

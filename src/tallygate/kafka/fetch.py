@@ -31,7 +31,7 @@ from tallygate.kafka.connection import Connection
 from tallygate.kafka.headers import headers_of_each
 from tallygate.kafka.topic_ids import check_ids
 from tallygate.pool import Pool
-from tallygate.units import FIRST_MS, LAST_MS
+from tallygate.units import FIRST_RECORD_MS, LAST_MS
 
 RECORDS = pa.schema(
     [
@@ -44,8 +44,9 @@ RECORDS = pa.schema(
     ]
 )
 """A record as Spark's Kafka source gives it, without the columns that are never used."""
-BARE = pa.schema([each for each in RECORDS if each.name not in ("key", "timestamp")])
-"""The same without what takes time to ask for, if the value is all that counts."""
+BARE = pa.schema([each for each in RECORDS if each.name != "timestamp"])
+"""The same without what takes time to ask for, if the value is all that is looked at. The key is a
+part of the record's size."""
 HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 """Come with it if they are asked for; and their type, as Spark calls it."""
@@ -83,8 +84,8 @@ def fetch(
     apart: bool = False,
     ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges in blocks, in order within a partition; `bare` ones have no key and
-    no timestamp. If they are to be `apart`, each block is of one partition.
+    """The records of the ranges in blocks, in order within a partition; `bare` ones have no
+    timestamp. If they are to be `apart`, each block is of one partition.
 
     With the `ids` that the topics had when the ranges were planned, the end is reached only if they
     are still the same: a topic that was made again may have records at the same offsets."""
@@ -261,19 +262,19 @@ def _block(
         "topic": pa.repeat(pa.scalar(partition[0]), len(run)),
         "partition": pa.repeat(pa.scalar(partition[1], pa.int32()), len(run)),
         "offset": pa.array(offsets, pa.int64()),
+        "key": pa.array(list(map(Message.key, run)), pa.binary()),
     }
     if schema is RECORDS:
-        columns["key"] = pa.array(list(map(Message.key, run)), pa.binary())
         columns["timestamp"] = _times(run)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _times(run: list[Message]) -> pa.Array:
-    """Null beyond the years 1 to 9999: Kafka takes any number for a record's time."""
+    """Null beyond the years 1900 to 9999: Kafka takes any number for a record's time."""
     times = pa.array([message.timestamp()[1] for message in run], pa.int64())
     ends = pc.min_max(times).as_py()
-    if not FIRST_MS <= ends["min"] <= ends["max"] <= LAST_MS:
-        fit = pc.and_(pc.greater_equal(times, FIRST_MS), pc.less_equal(times, LAST_MS))
+    if not FIRST_RECORD_MS <= ends["min"] <= ends["max"] <= LAST_MS:
+        fit = pc.and_(pc.greater_equal(times, FIRST_RECORD_MS), pc.less_equal(times, LAST_MS))
         times = pc.if_else(fit, times, None)
     return times.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 

@@ -72,6 +72,12 @@ def producer_properties(
     return properties
 
 
+def sized(largest: int) -> dict[str, int]:
+    """The properties by which no batch is larger than a topic takes, but for one of one record."""
+    usual = producer_properties()["batch_size"]
+    return {"batch_size": largest} if largest < usual else {}
+
+
 @dataclass
 class Failures:
     """Records that were not written: where to, and why. What the calls of a transaction raise after

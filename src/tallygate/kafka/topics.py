@@ -34,6 +34,8 @@ from tallygate.settings import Settings, nearest
 from tallygate.waiting import wait_until
 
 LAG = 3.0  # seconds that a broker may be behind the others before its word is taken
+_KEEPING = {"cleanup.policy": "delete"}
+"""A compacted topic refuses dead letters without a key, and forgets all but the last of a key."""
 
 
 class Topics:
@@ -118,10 +120,10 @@ class Topics:
         """Create a topic for dead letters, some of which were too large for another topic. A
         cluster may not allow that much; then the topic is created as others are."""
         try:
-            self.create(name, configs={"max.message.bytes": str(LARGEST)})
+            self.create(name, configs={**_KEEPING, "max.message.bytes": str(LARGEST)})
         except TopicError:
             if name not in self.names():  # or another program has just created it
-                self.create(name)
+                self.create(name, configs=_KEEPING)
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:

@@ -1,20 +1,19 @@
 """Records of Kafka read again, over given ranges of offsets."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
+from tallygate.kafka.fetch import HEADERS, HEADERS_DDL, fetch
 from tallygate.spark.kafka_options import READING
 
-_RAW = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
-    "timestampType int"
-)
+_FETCHED = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+_RAW = f"{_FETCHED}, timestampType int"
 
 
 def records(
@@ -24,9 +23,12 @@ def records(
     *,
     headers: bool = False,
     committed: bool = True,
+    beyond_spark: bool = False,
 ) -> DataFrame:
     """The records of these ranges, as Kafka has them; `committed` leaves out those of transactions
-    that were aborted."""
+    that were aborted. Those that are `beyond_spark` its own reader cannot read."""
+    if beyond_spark and committed:
+        return _fetched(spark, connection, [each for each in ranges if len(each)], headers)
     frames = [
         _read(spark, connection, once, headers, committed) for once in rounds(filter(len, ranges))
     ]
@@ -47,6 +49,20 @@ def rounds(ranges: Iterable[Range]) -> list[list[Range]]:
         else:
             found.append({each.topic_partition: each})
     return [list(group.values()) for group in found]
+
+
+def _fetched(
+    spark: SparkSession, connection: Connection, ranges: list[Range], headers: bool
+) -> DataFrame:
+    brokers = connection.travelling()
+
+    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for block in numbers:
+            for number in block.column("id").to_pylist():
+                yield from fetch([ranges[number]], brokers, headers=headers)
+
+    columns = f"{_FETCHED}, {HEADERS.name} {HEADERS_DDL}" if headers else _FETCHED
+    return spark.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(run, columns)
 
 
 def _read(

@@ -277,12 +277,13 @@ def commit_offsets(
     connection: Connection,
     transactional_id: str,
     rows: Callable[[Producer, Positions], None] = lambda *_: None,
+    **properties: Any,
 ) -> None:
     """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it."""
     failures = Failures()
     consumer = clients.consumer(connection, group_id=ledger.group)
     try:
-        producer = open_producer(connection, transactional_id, failures)
+        producer = open_producer(connection, transactional_id, failures, **properties)
         positions = ledger.positions(consumer, partitions)
         offsets = chosen(positions)
         if offsets:

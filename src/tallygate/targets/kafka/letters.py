@@ -12,8 +12,10 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.fetch import HEADERS, fetch
-from tallygate.kafka.producer import ANSWER_TIMEOUT
+from tallygate.kafka.producer import ANSWER_TIMEOUT, sized
+from tallygate.kafka.record_size import USUAL
 from tallygate.kafka.topics import Topics
+from tallygate.targets.base import RefusedRowsError
 from tallygate.targets.kafka.ledger import GroupLedger, Names, Positions, commit_offsets
 from tallygate.targets.kafka.sending import is_unanswered, send_letters
 from tallygate.targets.task_report import report_step_errors
@@ -37,9 +39,15 @@ class LetterTopic:
         with report_step_errors(is_unanswered):
             for partition in sorted({(each.topic, each.partition) for each in letters}):
                 own = [each for each in letters if (each.topic, each.partition) == partition]
-                self._keep(partition, own)
+                try:
+                    self._keep(partition, own, self.largest)
+                except RefusedRowsError:
+                    if self.largest <= USUAL:
+                        raise
+                    # Its rules have changed since the start, or were not to be known.
+                    self._keep(partition, own, USUAL)
 
-    def _keep(self, partition: TopicPartition, letters: list[Letter]) -> None:
+    def _keep(self, partition: TopicPartition, letters: list[Letter], largest: int) -> None:
         def start(positions: Positions) -> int:
             return positions[partition].offset if partition in positions else 0
 
@@ -55,7 +63,7 @@ class LetterTopic:
 
         def rows(producer: Any, positions: Positions) -> None:
             pipeline = self.ledger.claim.pipeline
-            send_letters(producer, self.topic, new(positions), pipeline, self.largest)
+            send_letters(producer, self.topic, new(positions), pipeline, largest)
 
         commit_offsets(
             self.ledger,
@@ -64,6 +72,7 @@ class LetterTopic:
             connection=self.connection,
             transactional_id=Names(self.ledger.claim.pipeline).letters_id(partition),
             rows=rows,
+            **sized(largest),
         )
 
 

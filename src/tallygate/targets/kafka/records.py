@@ -12,14 +12,13 @@ from pyspark.sql import functions as f
 from tallygate.core.blocks import Block
 from tallygate.core.decoding import COORDINATES
 from tallygate.kafka.fetch import HEADERS
+from tallygate.kafka.record_size import Header
 from tallygate.quoting import backticked
 
 LANE = "_tallygate_lane"
 """The column that chooses the lane of a row; no task sees it."""
 SOURCE = "tallygate.source"
 """The header that says where a record came from."""
-
-Header = tuple[str, str | bytes | None]
 
 
 def as_records(

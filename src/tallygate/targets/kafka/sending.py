@@ -19,12 +19,14 @@ from tallygate.core.marks import put_aside
 from tallygate.core.offsets import MovedError
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
+from tallygate.kafka.record_size import Header, batch_size, first_bytes, room_beside
 from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError
-from tallygate.targets.kafka.limits import batch_size
-from tallygate.targets.kafka.records import Header, RecordRows
+from tallygate.targets.kafka.records import RecordRows
 
 ROOM_FOR_CUT = 200
 """Bytes in which a dead letter says that it was cut."""
+_CAUSES_SHARE = 4
+"""Of what a topic takes, so small a part is left to the cause."""
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
@@ -52,19 +54,24 @@ def send_letters(
     rows = RecordRows(
         [each.value for each in given],
         [each.key for each in given],
-        [_letter_headers(each, pipeline) for each in given],
+        [_letter_headers(each, pipeline, largest) for each in given],
     )
     produce(producer, topic, rows)
 
 
 def _cut_to(letter: Letter, pipeline: str, largest: int) -> Letter:
-    size = batch_size(letter.value, letter.key, _letter_headers(letter, pipeline))
-    if size <= largest or letter.value is None:
+    headers = _letter_headers(letter, pipeline, largest)
+    if batch_size(letter.value, letter.key, headers) <= largest:
         return letter
-    return letter.cut(max(0, len(letter.value) - (size - largest) - ROOM_FOR_CUT))
+    marks = _marks(letter, pipeline, largest)
+    return letter.cut(max(0, room_beside(marks, largest) - ROOM_FOR_CUT))
 
 
-def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
+def _letter_headers(letter: Letter, pipeline: str, largest: int) -> list[Header]:
+    return [*put_aside(letter.headers), *_marks(letter, pipeline, largest)]
+
+
+def _marks(letter: Letter, pipeline: str, largest: int) -> list[Header]:
     marks: list[Header] = [
         ("tallygate.pipeline", pipeline),
         ("tallygate.topic", letter.topic),
@@ -72,13 +79,13 @@ def _letter_headers(letter: Letter, pipeline: str) -> list[Header]:
         ("tallygate.offset", str(letter.offset)),
         ("tallygate.timestamp", str(letter.time_ms or 0)),
         ("tallygate.tries", "1"),
-        ("tallygate.cause", letter.cause[:1000]),
+        ("tallygate.cause", first_bytes(letter.cause, largest // _CAUSES_SHARE)),
     ]
     if letter.is_row:
         marks.append((ROW, "1"))
     if letter.cut_from is not None:
         marks.append((CUT, str(letter.cut_from)))
-    return [*put_aside(letter.headers), *marks]
+    return marks
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.kafka.groups import topic_ids
+from tallygate.kafka.producer import LARGEST
+from tallygate.kafka.record_size import LEAST, USUAL
 from tallygate.kafka.topics import Topics
 from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
@@ -108,8 +110,7 @@ class KafkaTarget(Target):
         self._check_columns(shape)
         if self._letters_topic not in names:
             topics.create_for_letters(self._letters_topic)
-        with contextlib.suppress(TopicError):  # who may write may not be one who may ask
-            self._largest_letter = Limits.of(topics, self._letters_topic).largest
+        self._look_up_letters(topics)
         self._check_strategy(shape)
         self._choice = None if shape.narrow else LaneChoice.of(shape, self._key_of(shape))
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
@@ -119,6 +120,25 @@ class KafkaTarget(Target):
                 f"topic {self._spec.topic!r} is not known to every broker yet; start again in a "
                 "moment."
             )
+
+    def _look_up_letters(self, topics: Topics) -> bool:
+        """What the topic of dead letters takes; the answer is whether that is news."""
+        before, name = self._largest_letter, self._letters_topic
+        try:
+            limits = Limits.uncompressed(topics, name)
+        except TopicError:  # who may write may not be one who may ask: then all is tried first
+            self._largest_letter = LARGEST if before == sys.maxsize else USUAL
+            return self._largest_letter < before
+        if limits.keyed or limits.largest < LEAST:
+            raise TargetError(
+                f"topic {name!r} cannot keep all dead letters: it "
+                + ("is compacted" if limits.keyed else f"takes {limits.largest} bytes")
+                + ". Give it cleanup.policy=delete and a max.message.bytes of "
+                f"{LEAST:,} or more by `tallygate topic alter {name}`, or name another one as "
+                "sink.dead_letters."
+            )
+        self._largest_letter = min(limits.largest, LARGEST)
+        return self._largest_letter != before
 
     def _key_of(self, shape: RowShape) -> str | None:
         """The column that becomes the record's key."""
@@ -284,14 +304,18 @@ class KafkaTarget(Target):
 
     def _refused(self, refusal: RefusedRowsError) -> Exception:
         """A topic that refuses a record is asked for its rules, and the batch is written again by
-        them. If it refuses by them as well, to try again would never end."""
+        them. If it refuses by them as well, to try again would never end. It may be the topic of
+        dead letters, whose rules are others now than they were at the start."""
+        limits = self._limits
         try:
-            limits = self._rules()
+            news = self._look_up_letters(Topics(self._connection, self._settings))
+            with contextlib.suppress(TopicError):  # who may write may not be one who may ask
+                limits = self._rules()
         except UnreachableError as error:
             return UnknownOutcomeError(str(error))
         except TallygateError:
-            return refusal  # who may write may not be one who may ask
-        if limits == self._limits:
+            return refusal
+        if limits == self._limits and not news:
             return refusal
         self._limits = limits
         # At most once, the offsets are saved by now: nothing would be written again.

@@ -30,7 +30,7 @@ from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import Failures, producer_properties
+from tallygate.kafka.producer import Failures, producer_properties, sized
 from tallygate.targets.base import TaskReport, WriteBatch, Written
 from tallygate.targets.kafka.ledger import (
     GroupLedger,
@@ -185,9 +185,8 @@ class BatchWriter:
     @property
     def _sized(self) -> dict[str, int]:
         """Records that are taken one by one are also refused if they are too large together."""
-        if self.limits is None:
-            return {}
-        return {"batch_size": min(self.limits.largest, producer_properties()["batch_size"])}
+        taken = self.largest_letter if self.limits is None else self.limits.largest
+        return sized(min(taken, self.largest_letter))
 
     def _producer(self, failures: Failures) -> Producer:
         """Of rows that no transaction holds."""
