@@ -9,10 +9,10 @@ import pytest
 from fixtures.blocks import raw_block
 from fixtures.hostile import FIELDS, HOSTILE, MAX_RECORD, MISNAMED, send_hostile
 from tallygate import Connection, Dedup, Record, Retry, Stack, Topics, consume
-from tallygate.consumer.dead_letters import list_dead_letters
 from tallygate.core.decoding import Decoder
 from tallygate.core.letters import record_size
 from tallygate.errors import InputError
+from tallygate.kafka.dead_letters import list_dead_letters
 
 Fill = Callable[..., str]
 DECODER = Decoder("json", FIELDS)

@@ -35,7 +35,7 @@ CONSUMERS = (
     ),
     Mutant(
         guarantee="A replay opens its producer again after a request that timed out.",
-        file="consumer/dead_letters.py",
+        file="consumer/replay.py",
         old="        if transactions.is_spent:\n",
         new="        if False:\n",
         tests="kafka/test_transactions.py -k replay",
