@@ -273,6 +273,18 @@ def test_a_ledger_that_claims_nothing_is_valid_over_an_empty_table_alone(flow: F
     assert counts(audited(flow)) == {"misplaced": 1}
 
 
+def test_rows_of_others_are_left_out_where_the_table_is_shared(flow: Flow) -> None:
+    flow.send(10)
+    flow.run()
+    flow.execute("INSERT INTO {table} VALUES (1, 'x', 'another', 0, 0), (2, 'y')")
+    assert counts(audited(flow)) == {"misplaced": 1, "unexpected": 1}
+    shared = audited(flow, sink=Postgres(flow.name, shared=True))
+    assert (shared.verdict, shared.rows) == (Verdict.VALID, 10)
+    assert shared.notes == ("2 rows of others were not looked at",)
+    flow.execute(f"INSERT INTO {{table}} VALUES (3, 'z', '{flow.name}', 0, 9999)")
+    assert counts(audited(flow, sink=Postgres(flow.name, shared=True))) == {"misplaced": 1}
+
+
 def test_only_rows_with_coordinates_can_be_checked_in_part(flow: Flow) -> None:
     fields = {"transform": COUNTS, "sink": Postgres(flow.name, mode="upsert", key="account")}
     flow.send(10)

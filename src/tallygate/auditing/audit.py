@@ -120,7 +120,10 @@ def _result(case: Case, found: Found, *, partial: bool) -> AuditResult:
         checked=checked,
         not_compared=found.left_out,
         filtered=None if found.kept is None else records - found.kept - letters,
-        notes=() if found.rows else tuple(_without_rows(case.snapshot, records, letters)),
+        notes=(
+            *found.notes,
+            *(() if found.rows else _without_rows(case.snapshot, records, letters)),
+        ),
     )
 
 

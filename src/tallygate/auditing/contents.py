@@ -35,6 +35,8 @@ def by_content(case: Case, plan: Plan, rows: DataFrame) -> Found:
     found = _found(case, plan, case.shaped(plan, frame), rows)
     if case.scope.unknown:
         found = found.but("results need all records, and some cannot be read again", *CONTENT)
+    if case.snapshot.shared:
+        found = found.but("others write to the table too", "unexpected")
     if case.ledger.moved:
         found = found.but("the pipeline was writing while its topic was read", *CONTENT)
     return _lateness(case, _compaction(case, found, plan), plan, marks)

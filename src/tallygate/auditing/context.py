@@ -32,6 +32,8 @@ class Found:
     """How many records have rows; None if rows are not of one record each."""
     left_out: tuple[str, ...] = ()
     """Columns of types that cannot be compared."""
+    notes: tuple[str, ...] = ()
+    """What is no fault and yet worth a look."""
 
     def count(self, *kinds: str) -> int:
         return sum(each.count for each in self.anomalies if each.kind in kinds)

@@ -39,11 +39,11 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
     theirs = there.result()
     wrong = parts_of(differing(mine, theirs) | unsure, size, ranges)
     inside, gone = _row_by_row(case, wrong, rows) if wrong else ((), [])
-    outside = _outside(sides.found, claimed) if theirs.outside else ()
+    outside, others = _outside(case, sides.found, claimed) if theirs.outside else ((), 0)
     unknown = [*sides.unknown, *gone]
     unknown += [f"two readings of {each} do not agree" for each in parts_of(unsure, size, ranges)]
     vanished = not (inside or gone) and contradict(mine, theirs)
-    if vanished or sum(each.count for each in outside) != theirs.outside:
+    if vanished or others + sum(each.count for each in outside) != theirs.outside:
         unknown.append(f"two readings of {case.snapshot.name} do not agree")
     kept = mine.rows if gives_one_each(plan.frame) else None
     return Found(
@@ -52,7 +52,14 @@ def by_coordinates(case: Case, plan: Plan, rows: DataFrame) -> Found:
         unknown=tuple(unknown),
         kept=kept,
         left_out=sides.left_out,
+        notes=(f"{others:,} rows of others were not looked at",) if others else (),
     )
+
+
+def _own(claimed: Sequence[Range]) -> Column:
+    """Whether a row names a record of the topics that the pipeline reads."""
+    topics = sorted({each.topic for each in claimed})
+    return f.coalesce(f.col("_topic").isin(*topics), f.lit(False))
 
 
 def _sides(case: Case, plan: Plan, rows: DataFrame) -> Sides:
@@ -114,9 +121,15 @@ def _explained(
     return tuple(others), compacted.rows(gone)
 
 
-def _outside(found: DataFrame, claimed: Sequence[Range]) -> tuple[Anomaly, ...]:
-    """Rows of records that are not claimed, and rows that name no record, or not all of it."""
-    anomalies = []
+def _outside(
+    case: Case, found: DataFrame, claimed: Sequence[Range]
+) -> tuple[tuple[Anomaly, ...], int]:
+    """Rows of records that are not claimed, and rows that name no record, or not all of it. Of a
+    table that is shared, rows that name no topic of this pipeline are others' and only counted."""
+    anomalies, others = [], 0
+    if case.snapshot.shared:
+        others = found.where(~_own(claimed)).count()
+        found = found.where(_own(claimed))
     nameless = reduce(Column.__or__, (f.col(name).isNull() for name in COORDINATES))
     elsewhere = ~nameless & ~f.coalesce(within(claimed), f.lit(False))
     for kind, which in (("misplaced", elsewhere), ("unexpected", nameless)):
@@ -124,7 +137,7 @@ def _outside(found: DataFrame, claimed: Sequence[Range]) -> tuple[Anomaly, ...]:
         count = rows.count()
         if count:
             anomalies.append(Anomaly(kind, count, _places(rows)))
-    return tuple(anomalies)
+    return tuple(anomalies), others
 
 
 def _places(rows: DataFrame) -> tuple[str, ...]:

@@ -90,7 +90,10 @@ class Postgres(SinkPart):
     coordinates: bool = Field(
         True, description="Whether rows carry `_topic`, `_partition` and `_offset`, if they can."
     )
-
+    shared: bool = Field(
+        False,
+        description="Whether others write to the table too; an audit then leaves their rows out.",
+    )
     driver_rows: int = Field(
         20_000,
         ge=0,

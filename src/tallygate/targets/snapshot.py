@@ -42,6 +42,8 @@ class Snapshot(ABC):
     """Whether the row of a key is its last record's, by the order of their offsets."""
     refuses: bool = False
     """Whether the target may refuse a row, whose record then becomes a dead letter."""
+    shared: bool = False
+    """Whether others write there too, whose rows are not looked at."""
     is_text: bool = False
     """Whether numbers are digits of a text."""
     removed: int = 0

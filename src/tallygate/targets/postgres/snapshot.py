@@ -78,6 +78,7 @@ def snapshot_of(
             ledger=ledger,
             key=sink.key,
             keeps_newest=sink.mode == "upsert",
+            shared=sink.shared,
             spark=spark,
             reading=TableReading(dsn=dsn, table=table.quoted, snapshot=snapshot, pages=pages),
             pipeline=pipeline,
