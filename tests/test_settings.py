@@ -122,3 +122,19 @@ def test_unknown_names_are_refused_wherever_they_come_from(file: Path) -> None:
 def test_every_setting_has_help_and_a_variable_of_its_own() -> None:
     assert all(setting.help.endswith(".") for setting in SETTINGS.values())
     assert len({setting.variable for setting in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_variables_that_kubernetes_makes_for_services_are_no_settings() -> None:
+    address = "tcp://10.0.0.1:5432"
+    made = {
+        "TALLYGATE_SERVICE_HOST": "10.0.0.1",
+        "TALLYGATE_SERVICE_PORT": "5432",
+        "TALLYGATE_DB_SERVICE_PORT_METRICS": "9187",
+        "TALLYGATE_PORT": address,
+        "TALLYGATE_PORT_5432_TCP": address,
+        "TALLYGATE_DB_PORT_5432_TCP_ADDR": "10.0.0.1",
+        "TALLYGATE_DB_PORT_5432_TCP_PROTO": "tcp",
+    }
+    assert Settings.load(environment=made).values == Settings.load(environment={}).values
+    with pytest.raises(ConfigError, match="sets TALLYGATE_SERVICE,"):
+        Settings.load(environment={"TALLYGATE_SERVICE": "x"})

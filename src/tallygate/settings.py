@@ -10,6 +10,7 @@ ignored is how a pipeline ends up on the wrong cluster.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,11 @@ FILE = "tallygate.toml"
 ENVIRONMENT_PREFIX = "TALLYGATE_"
 FLAG = "a flag"
 RUNS = "runs"
+_OF_A_SERVICE = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$"
+)
+"""How the variables end that Kubernetes gives each container for a service: one may be called
+`tallygate`, or begin so."""
 _NOT_SETTINGS = ("PROFILE", "CONFIG", "DEBUG", "FAIL_AT", "FAILED", "DRIVER_PID")
 
 
@@ -295,6 +301,8 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in reserved:
             continue
         name = by_variable.get(variable)
+        if name is None and _OF_A_SERVICE.search(variable):
+            continue
         if name is None:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
             if not any(name.startswith(f"{section}.") for section in OPEN_SECTIONS):
