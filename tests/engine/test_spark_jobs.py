@@ -1,6 +1,8 @@
 """Spark jobs that exist, and change one line: `write_stream`, also under spark-submit."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,9 @@ from fixtures.flows import SCHEMA, Flow
 from tallygate import Postgres, write_stream
 from tallygate.engine.run import BEAT_EVERY
 from tallygate.errors import ConfigError
+from tallygate.jvm.jars import jar_paths
+from tallygate.jvm.java import find_java
+from tallygate.settings import Settings
 from tallygate.waiting import wait_until
 
 
@@ -106,23 +111,53 @@ def test_a_job_runs_under_spark_submit(flow: Flow, tmp_path: Path) -> None:
             """
         )
     )
-    from tallygate.jvm.jars import jar_paths
-    from tallygate.jvm.java import find_java
-
     jars = ",".join(str(path) for path in jar_paths("spark", flow.settings))
+    done = _submitted(program, "--jars", jars, settings=flow.settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    flow.check()
+
+
+@pytest.mark.system
+def test_what_spark_submit_was_told_stays(settings: Settings, tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import json, tallygate
+            conf = dict(tallygate.session().sparkContext.getConf().getAll())
+            print("told " + json.dumps(conf))
+            """
+        )
+    )
+    jars = [str(path) for path in jar_paths("spark", settings)]
+    own = tmp_path / "own.jar"
+    shutil.copy(jars[0], own)
+    told = {"spark.executor.memory": "600m", "spark.sql.shuffle.partitions": "7"}
+    flags = [each for name, text in told.items() for each in ("--conf", f"{name}={text}")]
+    given = ("--name", "theirs", "--jars", ",".join([*jars, str(own)]), *flags)
+    done = _submitted(program, *given, settings=settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("told ")]
+    conf = json.loads(said.removeprefix("told "))
+    assert {name: conf[name] for name in told} == told
+    assert conf["spark.app.name"] == "theirs"
+    assert str(own) in conf["spark.jars"]
+    refused = _submitted(program, settings=settings)
+    assert "this Spark session lacks the Kafka connector" in refused.stderr
+
+
+def _submitted(program: Path, *flags: str, settings: Settings) -> subprocess.CompletedProcess[str]:
     submit = Path(sys.executable).parent / "spark-submit"
-    done = subprocess.run(
-        [str(submit), "--master", "local[2]", "--jars", jars, str(program)],
+    return subprocess.run(
+        [str(submit), "--master", "local[2]", *flags, str(program)],
         capture_output=True,
         text=True,
         env={
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
-            "JAVA_HOME": str(find_java(flow.settings).home),
+            "JAVA_HOME": str(find_java(settings).home),
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    flow.check()

@@ -119,3 +119,7 @@ def test_what_spark_writes_down_for_a_while_goes_with_the_program(settings: Sett
     assert elsewhere.exists()
     left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
     assert not [name for name in left if name.startswith(("spark-", "blockmgr"))]
+
+
+def test_jars_of_the_user_are_kept_beside_ours() -> None:
+    assert session_module.joined(["a.jar", "b.jar"], "c.jar,a.jar", "") == "a.jar,b.jar,c.jar"

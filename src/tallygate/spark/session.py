@@ -59,9 +59,10 @@ def session(
 ) -> SparkSession:
     """A session that can talk to Kafka and PostgreSQL, and with `delta` to Delta tables too.
 
-    Settings in rising precedence: those below, `spark.conf.*` of the settings, `config`. A session
-    of the user's own is checked for the Kafka connector and otherwise left as it is. `meanwhile` is
-    what the caller can do while a JVM starts, as imports.
+    Settings in rising precedence: what spark-submit was told, `spark.conf.*` of the settings,
+    `config`; those below stand where none of these says otherwise, and jars are added to those of
+    the user. A session of the user's own is checked for the Kafka connector and otherwise left as
+    it is. `meanwhile` is what the caller can do while a JVM starts, as imports.
     """
     require_extra("spark", "a Spark session")
     failpoints.mark_driver()
@@ -83,37 +84,57 @@ def session(
     jars = [str(path) for name in sets for path in jar_paths(name, settings, progress)]
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    told = _told_by_submit()
     given = {**settings.section("spark.conf"), **(config or {})}
     conf = {
         "spark.app.name": name,
         "spark.driver.memory": settings.required("spark.driver.memory"),
-        "spark.jars": ",".join(jars),
-        "spark.python.daemon.module": "tallygate.spark.worker_daemon",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         # State on disk, of which a batch writes down the changes: memory does not grow with keys.
         f"{STATE_STORE}.providerClass": ROCKSDB,
         f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **told,
+        "spark.python.daemon.module": "tallygate.spark.worker_daemon",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
         **_place(master, settings),
         **given,
+        "spark.jars": joined(jars, told.get("spark.jars", ""), given.get("spark.jars", "")),
         **(_with_delta(given) if delta else {}),
     }
     options = sharing("spark", java, settings)
     if SparkContext._gateway is None:
         folder = own_folder(settings.state_dir / "tmp", socket.gethostname())
         options.append(f'"-Djava.io.tmpdir={folder}"')
-    conf |= _java_options([*options, given.get(JAVA_OPTIONS, "")])
+    conf |= _java_options([*options, told.get(JAVA_OPTIONS, ""), given.get(JAVA_OPTIONS, "")])
     progress("Spark: starting")
     if SparkContext._gateway is None:
         _launch(conf, _new_log(settings.state_dir / "logs"), meanwhile)
+    else:
+        meanwhile()
     spark = SparkSession.builder.config(conf=_spark_conf(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     check_internals(spark)
-    if "spark.sql.shuffle.partitions" not in given:
+    _check_connector(spark, settings)
+    if "spark.sql.shuffle.partitions" not in {**told, **given}:
         spark.conf.set("spark.sql.shuffle.partitions", _shuffle_partitions(spark))
     return spark
+
+
+def _told_by_submit() -> dict[str, str]:
+    """What spark-submit was told, its flags and its file of defaults, if it started this program:
+    it has started the JVM as well, with the classes of its `--jars` and `--packages`."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def joined(own: Sequence[str], *theirs: str) -> str:
+    """Our jars and those that others name, each once."""
+    named = [each for text in theirs for each in text.split(",") if each]
+    return ",".join(dict.fromkeys([*own, *named]))
 
 
 def _java_options(options: Sequence[str]) -> dict[str, str]:
@@ -151,7 +172,7 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
 
 
 def _launch(conf: Mapping[str, str], log: Path, meanwhile: Callable[[], object]) -> None:
-    """Start the JVM with its output in `log`. Under spark-submit there is a JVM already.
+    """Start the JVM with its output in `log`.
 
     A second JVM, which works out the command line of the first, lives for a moment: the best
     compiler would cost it more than it has to do.
