@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tallygate import Connection, Output, Record, Stack, consume
-from tallygate.kafka import producer as transactions
+from tallygate.kafka import transactions
 from tallygate.kafka.read import records_in
+from tallygate.kafka.transactions import TransactionalProducer
 
 Fill = Callable[..., str]
 
@@ -56,15 +57,16 @@ def test_a_commit_that_is_not_answered_is_given_up(
     """Whoever waits for it can be stopped, and keeps its place in the group. What became of it is
     for the next producer of the same id to settle."""
     target = fill(0, partitions=1)
-    producer = transactions.open_transactions(connection, "unanswered")
-    producer.begin_transaction()
-    producer.produce(target, "0")
-    assert producer.flush(30) == 0
+    producer = TransactionalProducer(connection, "unanswered")
+    producer.begin()
+    producer.raw.produce(target, "0")
+    assert producer.raw.flush(30) == 0
     with monkeypatch.context() as patch:
         patch.setattr(transactions, "ANSWER_TIMEOUT", 1.0)
         waking = _silence(small_stack, 6)
         with pytest.raises(KafkaException):
-            transactions.commit(producer)
+            producer.commit()
     assert waking.is_alive(), "it waited for as long as the broker was silent"
     waking.join()
-    transactions.open_transactions(connection, "unanswered")
+    assert producer.is_spent
+    producer.open()

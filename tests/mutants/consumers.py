@@ -6,6 +6,41 @@ __all__ = ["CONSUMERS"]
 
 CONSUMERS = (
     Mutant(
+        guarantee="A producer runs no other transaction after a request that timed out.",
+        file="kafka/transactions.py",
+        old="(self._began > 0 and self._log.is_unanswered)",
+        new="False",
+        tests="kafka/test_transactions.py -k timed_out_is_spent",
+    ),
+    Mutant(
+        guarantee="A producer hears of a lost answer whatever is asked of its log.",
+        file="kafka/transactions.py",
+        old='HEARD = {"log_level": 6, "log_connection_close": True}',
+        new="HEARD: dict[str, Any] = {}",
+        tests="kafka/test_transactions.py -k deaf",
+    ),
+    Mutant(
+        guarantee="A loader opens its producer again after a request that timed out.",
+        file="kafka/load.py",
+        old="                    if self._transactions.is_spent:\n",
+        new="                    if False:\n",
+        tests="kafka/test_transactions.py -k loader",
+    ),
+    Mutant(
+        guarantee="A consumer opens its producer again after a request that timed out.",
+        file="consumer/into_kafka.py",
+        old="        if self._transactions.is_spent:\n",
+        new="        if False:\n",
+        tests="kafka/test_transactions.py -k consumer",
+    ),
+    Mutant(
+        guarantee="A replay opens its producer again after a request that timed out.",
+        file="consumer/dead_letters.py",
+        old="        if transactions.is_spent:\n",
+        new="        if False:\n",
+        tests="kafka/test_transactions.py -k replay",
+    ),
+    Mutant(
         guarantee="A consumer writes the dead letter of an error whatever that says.",
         file="consumer/retry.py",
         old='    return text.encode(errors="backslashreplace").decode()\n',

@@ -22,8 +22,8 @@ from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.read import records_in
+from tallygate.kafka.transactions import TransactionalProducer
 from tallygate.units import moment
 
 LETTERS_PER_TRANSACTION = 500
@@ -146,28 +146,44 @@ def replay(
     """Put each wanted letter that came from one of the topics `into` back there, once. Where it
     came from says the letter itself, and a topic of dead letters may have other writers than us:
     so nothing is written to a topic that is not named."""
-    name = f"tallygate.replay.{topic}"
-    producer = open_transactions(connection, name)
-    with clients.explain_errors(connection, f"opening the replay of {topic!r}"):
-        known = producer.list_topics(timeout=10).topics
-    letters = list_dead_letters(topic, connection)
-    open_ = [letter for letter in letters if not letter.replayed and wanted(letter)]
-    due = _going_back(topic, open_, known, into)
-    back = {letter.same for letter in letters if letter.replayed}
+    count = 0
+    while True:
+        transactions = TransactionalProducer(connection, f"tallygate.replay.{topic}")
+        with clients.explain_errors(connection, f"opening the replay of {topic!r}"):
+            known = transactions.raw.list_topics(timeout=10).topics
+        letters = list_dead_letters(topic, connection)
+        open_ = [letter for letter in letters if not letter.replayed and wanted(letter)]
+        due = _going_back(topic, open_, known, into)
+        back = {letter.same for letter in letters if letter.replayed}
+        done = _put_back(due, back, transactions, topic)
+        count += done
+        if done == len(due):
+            return Replayed(count=count, left=len(open_) - len(due))
+
+
+def _put_back(
+    due: Sequence[DeadLetter],
+    back: set[tuple[bytes | None, str]],
+    transactions: TransactionalProducer,
+    topic: str,
+) -> int:
+    """Put letters back, but for those that others of the same record have put back; return how many
+    are done when the producer is spent."""
+    producer = transactions.raw
     for begin in range(0, len(due), LETTERS_PER_TRANSACTION):
-        part = due[begin : begin + LETTERS_PER_TRANSACTION]
+        if transactions.is_spent:
+            return begin
         try:
-            producer.begin_transaction()
-            for letter in part:
+            transactions.begin()
+            for letter in due[begin : begin + LETTERS_PER_TRANSACTION]:
                 if letter.same not in back:
                     send(producer, _back(letter))
                     back.add(letter.same)
                 send(producer, _marker(letter.record))
-            producer.commit_transaction(60)
+            transactions.commit()
         except KafkaException as error:
             raise _explained(error, topic) from error
-    left = len(open_) - len(due)
-    return Replayed(count=len(due), left=left)
+    return len(due)
 
 
 def _going_back(

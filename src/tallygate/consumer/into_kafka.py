@@ -18,14 +18,8 @@ from tallygate.consumer.delivery import (
 from tallygate.core.record import Output, Record
 from tallygate.errors import ConfigError, DeliveryError, UnreachableError
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.producer import (
-    ANSWER_TIMEOUT,
-    REFUSED,
-    Failures,
-    commit,
-    open_transactions,
-    settle,
-)
+from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, settle
+from tallygate.kafka.transactions import TransactionalProducer
 
 FAULTS = {
     *REFUSED,
@@ -64,19 +58,14 @@ class ExactlyOnceKafka(GroupOffsets):
         self, consumer: Consumer, connection: Connection, handler: Handler, instance: str | None
     ) -> None:
         super().__init__(consumer)
-        self._connection, self._handler = connection, handler
-        self._id = f"tallygate.consumer.{instance or uuid.uuid4()}"
+        self._handler = handler
         self._failures = Failures()
         self._together = True
-        self._producer = self._open()
-
-    def _open(self) -> Any:
-        return open_transactions(
-            self._connection,
-            self._id,
+        self._transactions = TransactionalProducer(
+            connection,
+            f"tallygate.consumer.{instance or uuid.uuid4()}",
             self._failures,
             transaction_timeout_ms=self.TRANSACTION_TIMEOUT_MS,
-            **({} if self._together else {"batch_num_messages": 1}),
         )
 
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
@@ -124,25 +113,28 @@ class ExactlyOnceKafka(GroupOffsets):
 
         Unless it is a record's fault: then the transaction is undone, and the error a refusal.
         """
+        if self._transactions.is_spent:
+            self._open()
         self._failures.known.clear()
+        producer = self._transactions.raw
         try:
-            self._producer.begin_transaction()
+            self._transactions.begin()
             for index, made in enumerate(outputs):
                 try:
                     for output in made:
-                        send(self._producer, output)
+                        send(producer, output)
                 except KafkaException as error:
                     if error.args[0].code() not in FAULTS:
                         raise
                     self._give_up()
                     raise _RefusedError(error, index, together=False) from error
-            settle(self._producer, self._failures)
-            self._producer.send_offsets_to_transaction(
+            settle(producer, self._failures)
+            producer.send_offsets_to_transaction(
                 offsets(ends(records)), self._consumer.consumer_group_metadata(), ANSWER_TIMEOUT
             )
-            commit(self._producer)
+            self._transactions.commit()
         except KafkaException as error:
-            self._producer.poll(0)  # tells why records failed
+            producer.poll(0)  # tells why records failed
             said = [*(each for _, each in self._failures.known), error.args[0]]
             faults = [each for each in said if each.code() in FAULTS]
             together, self._together = self._together, self._together and not faults
@@ -155,9 +147,12 @@ class ExactlyOnceKafka(GroupOffsets):
     def _give_up(self) -> None:
         """Open a new producer, which undoes what this one began: after an abort librdkafka may find
         gaps in its own sequence numbers, and fail the transactions that follow as well."""
-        self._producer.purge()
+        self._transactions.raw.purge()
+        self._open()
+
+    def _open(self) -> None:
         try:
-            self._producer = self._open()
+            self._transactions.open(**({} if self._together else {"batch_num_messages": 1}))
         except UnreachableError as error:
             raise UnknownOutcomeError(str(error)) from error
 

@@ -21,9 +21,9 @@ from tallygate.waiting import wait_until
 T = TypeVar("T")
 REFUSAL_TIMEOUT = 3.0
 
-_logger = logging.getLogger("tallygate.librdkafka")
-_logger.addHandler(logging.NullHandler())
-_logger.propagate = False
+LOGGER = logging.getLogger("tallygate.librdkafka")
+LOGGER.addHandler(logging.NullHandler())
+LOGGER.propagate = False
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -58,6 +58,7 @@ NOT_YET = {
 """What a broker says that has only just become a leader and does not know of that yet, or of the
 topic, though all name it: it is to be asked again."""
 _shared: dict[Hashable, AdminClient] = {}
+_AS_IT_IS = ("on_delivery", "log_level")
 _CREDENTIALS = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
 
@@ -128,10 +129,10 @@ def _make(kind: Callable[..., T], connection: Connection, properties: Mapping[st
 
 def _config(connection: Connection, properties: Mapping[str, Any]) -> dict[str, Any]:
     given = {
-        name if name.endswith("_cb") or name == "on_delivery" else name.replace("_", "."): value
+        name if name.endswith("_cb") or name in _AS_IT_IS else name.replace("_", "."): value
         for name, value in properties.items()
     }
-    return {**connection.librdkafka(), **given, "logger": _logger}
+    return {**connection.librdkafka(), "logger": LOGGER, **given}
 
 
 @contextmanager

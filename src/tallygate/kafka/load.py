@@ -9,8 +9,9 @@ So the two cannot differ. A loader that starts
   2. and only then reads the position, and goes on from there.
 
 A commit whose answer is lost is neither done nor failed: after any error whose outcome is unknown
-the loader starts again from step 1 and so asks Kafka. A file that is not the one whose position was
-kept is refused, by a digest of what was loaded so far at the file's beginning.
+the loader starts again from step 1 and so asks Kafka. So it does after a request that was sent
+twice, for the first may still come (`kafka/transactions.py`). A file that is not the one whose
+position was kept is refused, by a digest of what was loaded so far at the file's beginning.
 """
 
 import copy
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka import Producer as RawProducer
@@ -31,10 +32,10 @@ from tallygate.errors import ConfigError, DeliveryError, FencedError, InputError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.csv_cells import Cells
-from tallygate.kafka.producer import abort, commit
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.record_files import BadRow, Chunk, FileFormat, Position, read_chunks
 from tallygate.kafka.record_template import RecordTemplate
+from tallygate.kafka.transactions import TransactionalProducer
 
 FINGERPRINT_BYTES = 64 * 1024
 ROWS_PER_CHUNK = 10_000
@@ -124,14 +125,16 @@ class _Loader:
         self._begins = self._ends()
 
     def _open(self) -> RawProducer:
-        return clients.producer(
-            self.connection,
+        return clients.producer(self.connection, **self._properties())
+
+    def _properties(self) -> dict[str, Any]:
+        return {
             **self.what.properties,
-            statistics_interval_ms=1000,
-            stats_cb=self._count_retries,
-            on_delivery=self._failed,
-            delivery_report_only_error=True,
-        )
+            "statistics_interval_ms": 1000,
+            "stats_cb": self._count_retries,
+            "on_delivery": self._failed,
+            "delivery_report_only_error": True,
+        }
 
     def _count_partitions(self) -> int:
         with clients.explain_errors(self.connection, f"asking for topic {self.what.topic!r}"):
@@ -308,18 +311,20 @@ class _Transactional(_Loader):
 
     def _open(self) -> RawProducer:
         """Step 1: a producer of this load's id, alone in the world once it is initialized."""
-        producer = super()._open()
-        with clients.explain_errors(self.connection, f"opening the load {self.what.load_name!r}"):
-            producer.init_transactions(60)
-        return producer
+        given = self._properties()
+        self._transactions = TransactionalProducer(
+            self.connection, given.pop("transactional_id"), any_size=False, **given
+        )
+        return self._transactions.raw
 
     def run(self) -> LoadSummary:
         reader = clients.consumer(self.connection, group_id=self.what.group)
         try:
             while True:
                 try:
-                    self._run_from(self._position(reader), reader)
-                    return self.finish()
+                    if self._run_from(self._position(reader), reader):
+                        return self.finish()
+                    self.producer = self._open()
                 except _TryAgainError as reason:
                     self._tries += 1
                     if self._tries == TRIES:
@@ -353,14 +358,17 @@ class _Transactional(_Loader):
         self.summary.resumed_from = self.summary.resumed_from or position.records
         return position
 
-    def _run_from(self, position: Position, reader: Any) -> None:
+    def _run_from(self, position: Position, reader: Any) -> bool:
+        """Load what is left; return False if the producer is spent before that."""
         assert self.what.transaction_size is not None
         size = self.what.transaction_size
         pending, open_records, is_open = position, 0, False
         try:
             for chunk in self.chunks(position, min(size, ROWS_PER_CHUNK)):
                 if not is_open:
-                    self.producer.begin_transaction()
+                    if self._transactions.is_spent:
+                        return False
+                    self._transactions.begin()
                     is_open = True
                 self.send(chunk)
                 open_records += len(chunk.numbers) + len(chunk.bad)
@@ -370,11 +378,12 @@ class _Transactional(_Loader):
                     open_records, is_open = 0, False
             if is_open:
                 self._commit(pending, reader)
+            return True
         except KafkaException as error:
             self._give_up_transaction(error.args[0], error)
         except BaseException:
             if is_open:
-                abort(self.producer)
+                self._transactions.abort()
             self._forget_open()
             raise
 
@@ -394,18 +403,18 @@ class _Transactional(_Loader):
         }
         where = TopicPartition(self.what.topic, 0, position.records, json.dumps(kept))
         self.producer.send_offsets_to_transaction([where], reader.consumer_group_metadata(), 60)
-        commit(self.producer)
+        self._transactions.commit()
         self._tries = 0
         self.summary.acknowledged = self.summary.sent
         self._committed = copy.deepcopy(self.summary)
 
-    def _give_up_transaction(self, error: KafkaError, cause: KafkaException) -> None:
+    def _give_up_transaction(self, error: KafkaError, cause: KafkaException) -> NoReturn:
         if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
             raise FencedError(
                 f"another loader of {self.what.load_name!r} took over; this one has stopped, and "
                 "nothing of its open transaction will be seen."
             ) from cause
-        abort(self.producer)
+        self._transactions.abort()
         self._forget_open()
         raise _TryAgainError(error.str()) from cause
 

@@ -6,7 +6,6 @@ in time: a program that ends normally has every record acknowledged.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -88,16 +87,19 @@ def open_transactions(
     connection: Connection,
     transactional_id: str,
     failures: Failures | None = None,
+    *,
+    any_size: bool = True,
     **properties: Any,
 ) -> Any:
-    """A producer that has fenced every older one of the same id, and ended what that left open."""
-    chosen = producer_properties(transactional_id=transactional_id, any_size=True)
-    producer = clients.producer(
-        connection,
-        **{**chosen, **properties},
-        delivery_report_only_error=True,
-        on_delivery=(failures or Failures()).note,
-    )
+    """A producer that has fenced every older one of the same id, and ended what that left open.
+
+    For one transaction; `kafka/transactions.py` is for many."""
+    chosen = {
+        **producer_properties(transactional_id=transactional_id, any_size=any_size),
+        "delivery_report_only_error": True,
+        "on_delivery": (failures or Failures()).note,
+    }
+    producer = clients.producer(connection, **{**chosen, **properties})
     with clients.explain_errors(connection, f"opening the transactions of {transactional_id!r}"):
         # Without a connection that is up already, librdkafka often waits half a second for one.
         producer.list_topics(timeout=ANSWER_TIMEOUT)
@@ -110,19 +112,6 @@ def settle(producer: Any, failures: Failures) -> None:
     the rest is not worth waiting for."""
     while not failures.known and producer.flush(0.1):
         pass
-
-
-def commit(producer: Any) -> None:
-    """Commit a transaction. One that asks to be tried again may be, for as long as any answer is
-    waited for: who commits has more to do. After that, whether it was committed is unknown."""
-    until = time.monotonic() + ANSWER_TIMEOUT
-    while True:
-        try:
-            producer.commit_transaction(max(until - time.monotonic(), 0))
-            return
-        except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() >= until:
-                raise
 
 
 def abort(producer: Any) -> None:
