@@ -19,7 +19,7 @@ from tallygate.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all drills
 
-PLAYED = ("leader-kill", "commit-cut", "bad-records")
+PLAYED = ("leader-kill", "commit-cut", "bad-records", "end-txn-delayed")
 
 
 def _at_least_once(scene: Scene) -> tuple[Control, ...]:
@@ -50,6 +50,15 @@ def _no_rows(scene: Scene) -> tuple[Control, ...]:
     return ()
 
 
+def _own_account(scene: Scene) -> tuple[Control, ...]:
+    """It compares what is held by itself, and a record of the load is not."""
+    scene.create_topic()
+    scene.workload.send(10)
+    held = Counter(scene.workload.acknowledged - {3})
+    scene.held, scene.report = held, scene.compared(held)
+    return ()
+
+
 def _crash(_: Scene) -> tuple[Control, ...]:
     raise RuntimeError("the drill itself broke")
 
@@ -62,6 +71,7 @@ def outcomes(
         Drill("crash", "A drill that breaks has shown nothing.", _crash),
         *(DRILLS[name] for name in PLAYED),
         Drill("no-rows", "Nothing is lost.", _no_rows),
+        Drill("own-account", "Nothing is lost.", _own_account),
         Drill("twin", "Each record is there once.", _at_least_once),
     ]
     folder = tmp_path_factory.mktemp("drills")
@@ -100,6 +110,16 @@ def test_a_pipeline_that_was_to_go_on_by_itself_and_did_not_is_wrong(
     outcomes: dict[str, Outcome],
 ) -> None:
     assert "the pipeline was to go on by itself, but ended (SIGKILL)" in outcomes["twin"].wrong
+
+
+def test_a_drill_that_compares_by_itself_is_invalid_by_its_own_account(
+    outcomes: dict[str, Outcome],
+) -> None:
+    outcome = outcomes["own-account"]
+    assert outcome.verdict is Verdict.INVALID
+    assert (outcome.lost, outcome.duplicated) == (1, 0)
+    assert outcome.wrong == ("the audit found 1 missing",)
+    assert not outcome.unknown
 
 
 def test_a_drill_that_crashed_is_unknown(outcomes: dict[str, Outcome]) -> None:

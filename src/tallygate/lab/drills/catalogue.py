@@ -13,6 +13,7 @@ from tallygate.lab.drills.faults import (
     drivers,
     network,
     records,
+    transactions,
 )
 from tallygate.lab.drills.faults.mix import MIX, mix
 from tallygate.settings import nearest
@@ -20,6 +21,7 @@ from tallygate.settings import nearest
 DRILLS: dict[str, Drill] = {
     **brokers.DRILLS,
     **network.DRILLS,
+    **transactions.DRILLS,
     **consumers.DRILLS,
     **drivers.DRILLS,
     **database.DRILLS,
@@ -27,7 +29,13 @@ DRILLS: dict[str, Drill] = {
     **clocks.DRILLS,
     MIX: mix(0),
 }
-OURS = {*records.DRILLS, *clocks.DRILLS, *consumers.DRILLS, "kafka-driver-kill"}
+OURS = {
+    *records.DRILLS,
+    *clocks.DRILLS,
+    *consumers.DRILLS,
+    *transactions.DRILLS,
+    "kafka-driver-kill",
+}
 """Drills that put certain records into the topic, or have no pipeline."""
 
 

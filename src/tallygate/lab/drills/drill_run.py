@@ -20,18 +20,18 @@ import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 
-from tallygate.auditing.verdict import AuditResult
+from tallygate.auditing.verdict import Anomaly, AuditResult
 from tallygate.errors import TallygateError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Acks
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.topics import Topics
 from tallygate.lab.drills.baseline_job import PlainJob, has_read
+from tallygate.lab.drills.broker_proxy import BrokerProxy
 from tallygate.lab.drills.isolation import environment
 from tallygate.lab.drills.jobs import Job
 from tallygate.lab.drills.outcome import Control, Event
 from tallygate.lab.drills.progress_sampler import EVERY, Gauge, LedgerPositions
-from tallygate.lab.drills.proxy import Proxy
 from tallygate.lab.drills.subject import Subject
 from tallygate.lab.drills.workload import Workload, ids_in
 from tallygate.lab.stack import Stack
@@ -51,7 +51,7 @@ class Scene:
         self,
         name: str,
         stack: Stack,
-        proxies: Sequence[Proxy],
+        proxies: Sequence[BrokerProxy],
         settings: Settings,
         folder: Path,
         on_event: Callable[[str, Event], None],
@@ -298,6 +298,18 @@ class Scene:
         self.event("note", "the audit recomputes")
         self.report = self.ask_audit()
         return self.report
+
+    def compared(self, held: Counter[int]) -> AuditResult:
+        """Where no pipeline is there to be audited: each record of the load must be held once."""
+        lost, twice = self.missing_and_repeated(held)
+        found = (("missing", lost), ("duplicate", twice))
+        return AuditResult(
+            pipeline=self.name,
+            target=self.name,
+            records=len(self.workload.acknowledged),
+            rows=sum(held.values()),
+            anomalies=tuple(Anomaly(kind, count, ()) for kind, count in found if count),
+        )
 
     # How long it took
 

@@ -16,7 +16,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,7 @@ COMMIT_TAKES = 0.3
 
 
 @dataclass(eq=False)
-class _Link:
+class Link:
     client: socket.socket
     server: socket.socket
     hello: bytes = b""
@@ -59,7 +59,7 @@ class Proxy:
         self._closed = False
         self._fault: LinkFault | None = None
         self._whom: Whom = lambda _: True
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def break_link(self, fault: LinkFault, whom: Whom = lambda _: True) -> None:
@@ -103,20 +103,20 @@ class Proxy:
         server.settimeout(None)
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = _Link(client, server)
+        link = Link(client, server)
         self._links.add(link)
         for way in (self._ask, self._answer):
             threading.Thread(target=self._pass, args=(way, link), daemon=True).start()
 
-    def _pass(self, way: Callable[[_Link], None], link: _Link) -> None:
+    def _pass(self, way: Callable[[Link], None], link: Link) -> None:
         with contextlib.suppress(OSError):
             way(link)
         self._links.discard(link)
         link.end()
 
-    def _ask(self, link: _Link) -> None:
+    def _ask(self, link: Link) -> None:
         asked = _Asked()
-        while data := link.client.recv(65536):
+        for data in self._pieces(link):
             link.hello = link.hello or data
             fault = self._fault_of(link)
             if fault == "cut" or (asked.to_commit(data) and self._is_cut(data, link)):
@@ -127,16 +127,25 @@ class Proxy:
             if not link.torn:
                 link.server.sendall(data)
 
-    def _answer(self, link: _Link) -> None:
+    def _pieces(self, link: Link) -> Iterator[bytes]:
+        """What the client sends, in pieces that are passed on or not."""
+        while data := link.client.recv(65536):
+            yield data
+
+    def _hear(self, link: Link, data: bytes) -> None:
+        """What the server answers."""
+
+    def _answer(self, link: Link) -> None:
         while data := link.server.recv(65536):
+            self._hear(link, data)
             link.torn |= self._fault_of(link) in ("silent", "deaf")
             if not link.torn:
                 link.client.sendall(data)
 
-    def _fault_of(self, link: _Link) -> LinkFault | None:
+    def _fault_of(self, link: Link) -> LinkFault | None:
         return self._fault if self._fault and self._whom(link.hello) else None
 
-    def _is_cut(self, data: bytes, link: _Link) -> bool:
+    def _is_cut(self, data: bytes, link: Link) -> bool:
         """Whether this commit is the one that was waited for."""
         if self.armed is None:
             return False

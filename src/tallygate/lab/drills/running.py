@@ -17,11 +17,11 @@ from tallygate.auditing.verdict import AuditResult, Verdict
 from tallygate.engine.pipeline import Pipeline
 from tallygate.errors import ConfigError, TallygateError
 from tallygate.jvm.jars import KAFKA_VERSION
+from tallygate.lab.drills.broker_proxy import BrokerProxy
 from tallygate.lab.drills.drill import Drill
 from tallygate.lab.drills.drill_run import Scene
 from tallygate.lab.drills.isolation import machine_only
 from tallygate.lab.drills.outcome import Event, Outcome
-from tallygate.lab.drills.proxy import Proxy
 from tallygate.lab.drills.subject import Payments, Subject
 from tallygate.lab.process import ProcessState
 from tallygate.lab.stack import Stack
@@ -93,7 +93,7 @@ def play_one(drill: Drill, scene: Scene, spark: SparkSession) -> Outcome:
     )
     try:
         controls = drill.play(scene)
-        report = scene.report or scene.audited()
+        report = scene.audited() if scene.report is None else scene.report
         lost, duplicated = scene.lost_and_duplicated(report)
         (folder / "audit.json").write_text(json.dumps(report.as_dict(), default=str, indent=1))
         verdict, wrong, unknown = _judged(report, scene.expected_unknown)
@@ -143,7 +143,7 @@ def _judged(
 
 
 @contextmanager
-def _stack(settings: Settings, progress: Progress) -> Iterator[tuple[Stack, list[Proxy]]]:
+def _stack(settings: Settings, progress: Progress) -> Iterator[tuple[Stack, list[BrokerProxy]]]:
     """Three brokers, each behind a proxy of its own, and three controllers."""
     ports = free_ports(BROKERS)
     stack = Stack(
@@ -159,7 +159,7 @@ def _stack(settings: Settings, progress: Progress) -> Iterator[tuple[Stack, list
     def place(number: int) -> Callable[[], tuple[str, int]]:
         return lambda: (LOOPBACK, stack.spec.cluster.brokers[number].port)
 
-    proxies = [Proxy(place(number), listen=port) for number, port in enumerate(ports)]
+    proxies = [BrokerProxy(place(number), listen=port) for number, port in enumerate(ports)]
     try:
         stack.up(progress=progress)
         yield stack, proxies
@@ -181,10 +181,11 @@ def _spark(settings: Settings, progress: Progress) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _mend(stack: Stack, proxies: Sequence[Proxy]) -> None:
+def _mend(stack: Stack, proxies: Sequence[BrokerProxy]) -> None:
     """Whatever a drill left broken is made whole for the next one."""
     for proxy in proxies:
         proxy.heal()
+        proxy.late = None
     if stack.postgres.state is ProcessState.STOPPED:
         stack.postgres.start()
     for node in stack.cluster.nodes:

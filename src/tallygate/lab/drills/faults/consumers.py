@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-from tallygate.auditing.verdict import Anomaly, AuditResult
 from tallygate.lab.drills.drill import Drills
 from tallygate.lab.drills.drill_run import Scene
 from tallygate.lab.drills.jobs import Job
@@ -40,7 +39,7 @@ def rolling_restart_consumers(scene: Scene) -> tuple[Control, ...]:
     scene.workload.stop()
     for table in (scene.name, f"{scene.name}_plain"):
         _rest(scene, table)
-    scene.report = _compared(scene)
+    scene.report = scene.compared(scene.rows())
     return (
         scene.plain_control(
             "Offsets are committed by the clock (enable.auto.commit), whatever is done.",
@@ -77,16 +76,3 @@ def _rest(scene: Scene, table: str) -> None:
         return time.monotonic() - since > 10
 
     wait_until(rests, 120, "the consumers do not come to rest", every=0.5)
-
-
-def _compared(scene: Scene) -> AuditResult:
-    """There is no pipeline to audit; the table must hold each record of the topic once."""
-    held = scene.rows()
-    lost, twice = scene.missing_and_repeated(held)
-    found = (("missing", lost), ("duplicate", twice))
-    anomalies = tuple(Anomaly(kind, count, ()) for kind, count in found if count)
-    records = len(scene.workload.acknowledged)
-    rows = sum(held.values())
-    return AuditResult(
-        pipeline=scene.name, target=scene.name, records=records, rows=rows, anomalies=anomalies
-    )
