@@ -2,13 +2,13 @@
 
 librdkafka sends a request again, over a new connection, when its answer does not come. The first
 one may still be under way, and nothing in it says which transaction it was for (librdkafka has no
-KIP-890): an EndTxn that comes late ends the transaction that the producer has open by then, and
-commits one half of it, or aborts what its records were acknowledged for.
+KIP-890): an EndTxn that comes late ends the transaction that the producer has open by then. It
+commits one half of that, or throws away records that were acknowledged.
 
 Opening a producer of the same id raises the epoch, and the broker refuses what is of an older one.
-So a producer runs another transaction only if the one before was committed, and no broker has kept
-an answer to itself since the producer was opened. librdkafka says that in its log alone: it calls
-no callback when it tries again by itself.
+So a producer runs another transaction only if the one before was committed, and no request has
+timed out and no connection was lost since the producer was opened. librdkafka says so in its log
+alone: it calls no callback when it tries again by itself.
 """
 
 import time
@@ -28,8 +28,10 @@ HEARD = {"log_level": 6, "log_connection_close": True}
 
 
 class TransactionalProducer:
-    """Who opens it again asks where the target is before going on: another program may have had the
-    id meanwhile, and is fenced by this."""
+    """Runs one transaction after the other, until it is spent; then its user opens it again.
+
+    Another program may have had the id meanwhile, and is fenced by that. So the user asks the
+    target where it is before going on, unless something else fences it too."""
 
     def __init__(
         self,
@@ -58,7 +60,8 @@ class TransactionalProducer:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it must be opened again before the next transaction."""
+        """Whether it must be opened again before the next transaction. What went wrong before the
+        first one does not count: no EndTxn was under way by then."""
         self.raw.poll(0)  # serves the log
         return self._began != self._committed or (self._began > 0 and self._log.is_unanswered)
 
