@@ -77,7 +77,7 @@ def test_a_letter_that_its_topic_does_not_take_is_cut(
     graveyard = f"{group}.dead-letters"
     topics.create(graveyard)
     with Producer(connection, compression="gzip", properties={"message_max_bytes": 9 << 20}) as out:
-        out.send(topic, b"x" * 1_047_000, partition=0)
+        out.send(topic, b"x" * 1_048_200, partition=0)
         out.send(topic, b"x" * 5_000_000, key=b"k", partition=0)
         out.send(topic, b"y", key=b"k" * 5_000_000, headers=(("own", b"h"),), partition=0)
         out.send(topic, b"last", partition=0)
@@ -102,7 +102,7 @@ def test_a_letter_that_its_topic_does_not_take_is_cut(
     assert [letter.coordinates for letter in found] == [f"{topic}/0@{n}" for n in (1, 2, 3)]
     assert {letter.cause for letter in found} == {"ValueError: no"}
     assert all(letter.is_cut and "test_large_letters.py" in letter.stack for letter in found)
-    assert [letter.record.header(CUT) for letter in found] == [b"1047000", b"5000001", b"5000020"]
+    assert [letter.record.header(CUT) for letter in found] == [b"1048200", b"5000001", b"5000020"]
     assert (found[2].value, found[2].headers) == (b"y", (("own", b"h"),))
     with pytest.raises(TopicError, match="only the first bytes"):
         replay(graveyard, connection, into=[topic])

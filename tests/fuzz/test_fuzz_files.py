@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fuzz.loop import damaged, fuzz
+from tallygate.errors import InputError
 from tallygate.kafka.csv_cells import Cells
 from tallygate.kafka.record_files import FileFormat, notes_on_cells, read_chunks
 
@@ -74,4 +75,4 @@ def test_any_damage(tmp_path: Path, kind: FileFormat) -> None:
             assert chunk.end.records >= seen
             seen = chunk.end.records
 
-    fuzz(made, check)
+    fuzz(made, check, InputError)
