@@ -51,6 +51,10 @@ class KafkaStore(Store):
         configs = {"cleanup.policy": "compact"} if self.refuses else {}
         topics.create(self._topic, partitions=1, configs=configs)
 
+    def make_again(self) -> None:
+        Topics(self._connection, Settings.load()).delete([self._topic])
+        self.make()
+
     def target(self) -> KafkaTarget:
         return KafkaTarget(
             KafkaSink(self._topic),

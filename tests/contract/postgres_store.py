@@ -40,6 +40,11 @@ class PostgresStore(Store):
         with psycopg.connect(self.dsn) as connection:
             connection.execute(f"CREATE TABLE {self.at} ({columns})".encode())
 
+    def make_again(self) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(f"DROP TABLE {self.at}".encode())
+        self.make()
+
     def target(self) -> PostgresTarget:
         fields: dict[str, Any] = {"mode": "upsert", "key": "account"} if self.keyed else {}
         if self.delivery == "idempotent" and not self.keyed:

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from contract.conftest import Make
-from contract.forks import forked
+from contract.forks import forked, pause
 from contract.harness import Run, settled, write
 from contract.source import BATCHES, LAST
 from contract.twins import without_comparison
 from contract.ways import Way, ways
 from tallygate.core.blocks import BlockPlan, Blocks
+from tallygate.errors import UnreachableError
 from tallygate.targets.base import Task, TaskReport
 from tallygate.targets.batch_input import BlockInput
 from tallygate.targets.task_report import perform, raise_problems
@@ -94,6 +95,18 @@ class HalfWay(Tried):
         return [attempt()]
 
 
+class Hanging(Tried):
+    """The first attempt hangs before its commit, and goes on when the second one is over."""
+
+    def reports(self, attempt: Attempt) -> list[TaskReport]:
+        with forked(attempt, at="ledger-moved@*", then=pause) as first:
+            first.wait_until_paused()
+            second = attempt()
+            first.go_on()
+            assert first.answer.problem is None
+        return [second]
+
+
 class Both(Tried):
     """The twin: the driver takes the reports of two attempts for those of two tasks."""
 
@@ -115,6 +128,19 @@ def _breaking(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_of_several_attempts_of_a_task_one_counts(way: Way, tried: type[Tried], make: Make) -> None:
     store = make(way)
     Run(store, tried).bring(BATCHES)
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways(lambda way: str(way) == "postgres-partition"))
+def test_an_attempt_that_hangs_is_not_waited_for_without_an_end(way: Way, make: Make) -> None:
+    """It holds the positions. The other one is given up, says who has them, and asks the ledger."""
+    store = make(way, lock_wait=1.0)
+    hanging = Run(store, Hanging)
+    said = r"held a lock for 1 s: pid \d+ \(role .*'tallygate-[0-9a-f]{12}-1', idle in transaction"
+    with pytest.raises(UnreachableError, match=said):
+        write(hanging, BATCHES[0], BATCHES[0].ranges)
+    hanging.given = BlockInput
+    hanging.bring(BATCHES)
     assert settled(store).state.positions == LAST
 
 

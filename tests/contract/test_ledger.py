@@ -1,7 +1,8 @@
 """The ledger beside the rows: who wrote last, what is lost, what is remembered, and whose it is."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -9,9 +10,12 @@ from contract.conftest import Make
 from contract.harness import Run, settled
 from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch
 from contract.ways import Way, ways
-from tallygate.core.ledger import LedgerState, Lose, Remember, Retarget
+from tallygate.core.blocks import Blocks
+from tallygate.core.ledger import LedgerState, Lose, OtherTargetError, Remember, Retarget
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import LedgerError, UnreachableError
+from tallygate.targets.base import Task, TaskReport
+from tallygate.targets.batch_input import BlockInput
 
 
 def _ledger(run: Run) -> LedgerState:
@@ -133,6 +137,53 @@ def test_another_target_that_is_accepted_holds_what_comes_next(way: Way, make: M
         Range(TOPIC, p, first, LAST[TOPIC, p] - 10) for p, first in FIRST.items()
     }
     assert not seen.missing | seen.repeated | seen.beyond
+
+
+@dataclass(frozen=True)
+class Disturbed(BlockInput):
+    """Something happens once, when a batch is planned and not read yet."""
+
+    left: list[Callable[[], None]] = field(default_factory=list)
+
+    def blocks(self) -> Blocks:
+        self._disturb()
+        return super().blocks()
+
+    def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:
+        self._disturb()
+        return super().run(task, one_partition=one_partition)
+
+    def run_in_lanes(self, task: Task, lanes: int, by: str) -> list[TaskReport]:
+        self._disturb()
+        return super().run_in_lanes(task, lanes, by)
+
+    def _disturb(self) -> None:
+        if self.left:
+            self.left.pop()()
+
+
+@pytest.mark.parametrize("way", ways(lambda way: way.kind in ("postgres", "kafka")))
+def test_a_target_that_is_made_again_under_a_run_is_not_written_on(way: Way, make: Make) -> None:
+    """It would begin in the middle. If it is accepted, what comes next is in it, and counts."""
+    store: Any = make(way)
+    left: list[Callable[[], None]] = []
+    run = Run(store, lambda plan, tasks: Disturbed(plan, tasks, left))
+    run.bring(BATCHES[:1])
+    before = settled(store).state.positions
+    left.append(store.make_again)
+    with pytest.raises(OtherTargetError, match="made again"):
+        run.bring(BATCHES[1:])
+    assert store.rows() == []
+    assert _ledger(run).positions == before
+    again = Run(store, accepts=True)
+    target = again.target.identity()
+    assert target is not None
+    again.target.amend(again.claim, Retarget(target))
+    again.bring(BATCHES)
+    seen = settled(store)
+    assert seen.state.positions == LAST
+    assert seen.rows
+    assert {each.range for each in seen.state.lost} == set(BATCHES[0].ranges)
 
 
 @pytest.mark.parametrize("way", ways(lambda way: str(way) in ("postgres-driver", "kafka-narrow")))

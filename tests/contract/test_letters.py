@@ -18,6 +18,7 @@ from contract.source import (
 )
 from contract.ways import Way, cases, ways
 from tallygate.core.offsets import Range, lies_in
+from tallygate.waiting import wait_until
 
 
 def bring(store: Store) -> None:
@@ -74,6 +75,25 @@ def test_a_batch_of_which_every_row_is_refused_moves_the_ledger(way: Way, make: 
     assert not seen.rows
     assert sorted(seen.letters) == [(p, REFUSED) for p in FIRST]
     assert seen.state.positions == {(TOPIC, p): REFUSED + 1 for p in FIRST}
+
+
+@pytest.mark.parametrize(("way", "delivery"), cases(lambda way: way.refuses * way.weaker))
+def test_a_row_that_is_refused_costs_no_other_record_whatever_the_delivery(
+    way: Way, delivery: str, make: Make
+) -> None:
+    """Nothing crashed: at most once that would be no excuse."""
+    store = make(way, delivery=delivery, refuses=True)
+    Run(store).bring(BATCHES)
+    may_be = {"repeated", "letters repeated"} if delivery == "at-least-once" else set()
+    last: dict[str, object] = {}
+
+    def is_right() -> bool:
+        last.clear()
+        last.update(store.seen().wrong)
+        return last.keys() <= may_be
+
+    wait_until(is_right, 10, lambda: f"{last}")
+    assert store.seen().state.positions == LAST
 
 
 @pytest.mark.parametrize(("way", "point"), cases(lambda way: way.refuses * way.points))

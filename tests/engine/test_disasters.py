@@ -3,6 +3,7 @@
 import fcntl
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
-from tallygate import Kafka, KafkaSink, Postgres
+from tallygate import Kafka, KafkaSink, Postgres, failpoints
 from tallygate.auditing.verdict import Verdict
 from tallygate.core.ledger import Claim
 from tallygate.core.offsets import Range
@@ -341,6 +342,25 @@ def test_a_table_dropped_in_mid_run(flow: Flow) -> None:
         _stop_after(flow, drop)
 
 
+def test_a_table_made_again_in_mid_run_is_not_written_on_unless_it_is_accepted(flow: Flow) -> None:
+    """The run says at once what a start would; what comes next counts, and is in the table."""
+    flow.send(30)
+
+    def make_again(progress: Progress) -> None:
+        if progress.batch == 0:
+            flow.execute("CREATE TABLE public.again (LIKE {table}); DROP TABLE {table}")
+            flow.execute('ALTER TABLE public.again RENAME TO "' + flow.name + '"')
+            flow.send(10)
+
+    with pytest.raises(LedgerError, match="dropped and made again.*--accept-new-target"):
+        _stop_after(flow, make_again)
+    assert flow.rows() == []
+    flow.run(accept_new_target=True)
+    assert flow.rows() == list(range(30, 40))
+    found = audited(flow)
+    assert (found.verdict, found.rows, found.lost) == (Verdict.VALID, 10, 30), found.unknown
+
+
 def _stop_after(flow: Flow, on_progress: Callable[[Progress], None]) -> None:
     flow.pipeline().run(settings=flow.settings, spark=flow.spark, on_progress=on_progress)
 
@@ -359,6 +379,32 @@ def test_postgres_restarted_in_mid_run(flow: Flow) -> None:
         until="available", settings=flow.settings, spark=flow.spark, on_progress=restart
     )
     assert restarted == [0]
+    flow.check()
+
+
+@pytest.mark.parametrize("point", ["batch-started@0", "batch-committed@0", "batch-committed@1"])
+def test_postgres_that_is_away_around_a_commit(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The rows are there or not written yet; what is asked and remembered then has to wait too."""
+    flow.send(300)
+    server, started = flow.stack.postgres, threading.Event()
+
+    def start_again() -> None:
+        server.start()
+        started.set()
+
+    def go_away() -> None:
+        monkeypatch.setattr(failpoints, "ARMED", None)
+        server.process.kill()
+        threading.Timer(1, start_again).start()
+
+    monkeypatch.setattr(failpoints, "ARMED", point)
+    monkeypatch.setattr(failpoints, "_die", go_away)
+    try:
+        flow.run()
+    finally:
+        assert started.wait(60)
     flow.check()
 
 

@@ -257,6 +257,29 @@ ONE_TRANSACTION = (
         tests="contract/test_lost_answers.py",
     ),
     Mutant(
+        guarantee="A store that is away after a commit is waited for before it is told more.",
+        file="engine/batch.py",
+        old="        if new:  # once more, for what the ledger had no place for before\n"
+        "            self._patiently(batch, lambda: self._remember(ids))\n",
+        new="        if new:\n            self._remember(ids)\n",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed@0'",
+    ),
+    Mutant(
+        guarantee="A store that is away after a commit is waited for before letters are counted.",
+        file="engine/batch.py",
+        old="self._patiently(batch, self.target.letter_count)",
+        new="self.target.letter_count()",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed@1'",
+    ),
+    Mutant(
+        guarantee="A store that is away when a batch begins is waited for.",
+        file="engine/batch.py",
+        old="        if new:\n            self._patiently(batch, lambda: self._remember(ids))\n"
+        "        written",
+        new="        if new:\n            self._remember(ids)\n        written",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-started@0'",
+    ),
+    Mutant(
         guarantee="What no task has moved the ledger for, the driver moves.",
         file="targets/task_report.py",
         old="return [each for each in left if each.topic_partition not in done]",
@@ -291,9 +314,9 @@ ONE_WRITER = (
     Mutant(
         guarantee="PostgreSQL checks the epoch in the transaction of the rows.",
         file="targets/postgres/rows.py",
-        old="                check_claim(connection, self.claim)\n"
-        "                move(connection, self.claim, blocks.ranges)\n",
-        new="                move(connection, self.claim, blocks.ranges)\n",
+        old="                    check_claim(connection, self.claim, self.known)\n"
+        "                    move(connection, self.claim, blocks.ranges)\n",
+        new="                    move(connection, self.claim, blocks.ranges)\n",
         tests="contract/test_writers.py -k postgres-partition",
     ),
     Mutant(
@@ -337,6 +360,20 @@ ONE_WRITER = (
         old="        ended = end_older(session, pipeline, older)\n",
         new="        ended: list[int] = []\n",
         tests="postgres/test_sessions.py contract/test_writers.py -k 'lock or hangs'",
+    ),
+    Mutant(
+        guarantee="A commit does not wait without an end for one that hangs.",
+        file="postgres/sessions.py",
+        old="'{round(1000 * wait)}ms'",
+        new="'0'",
+        tests="contract/test_attempts.py -k hangs",
+    ),
+    Mutant(
+        guarantee="A rebuilt table takes its place although a run hangs.",
+        file="engine/rebuild.py",
+        old="swap, pipeline=name, older=ANY_EPOCH,",
+        new="swap, pipeline=name, older=0,",
+        tests="engine/test_rebuilding.py -k hangs",
     ),
     Mutant(
         guarantee="A start removes no staging table of a newer run.",

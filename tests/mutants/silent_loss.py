@@ -27,6 +27,20 @@ NOTHING_IN_SILENCE = (
         tests="contract/test_ledger.py -k 'postgres-driver and accepted'",
     ),
     Mutant(
+        guarantee="A table that was made again under a run is not written on.",
+        file="postgres/ledger_tables.py",
+        old="    if table is not None and found[0][1] not in (None, table.number):\n",
+        new="    if False:\n",
+        tests="contract/test_ledger.py -k 'postgres-partition and under_a_run'",
+    ),
+    Mutant(
+        guarantee="A topic that was made again under a run is not written on.",
+        file="targets/kafka/write.py",
+        old="        self.check_topic()\n        reach",
+        new="        reach",
+        tests="contract/test_ledger.py -k 'kafka-narrow and under_a_run'",
+    ),
+    Mutant(
         guarantee="A table that PostgreSQL empties after a crash is refused.",
         file="targets/postgres/table.py",
         old='        if persistence != "p":\n',
@@ -39,6 +53,27 @@ NOTHING_IN_SILENCE = (
         old="    return state[:2] not in (*_PASSING, *_OF_STATEMENTS)\n",
         new="    return state[:2] in ('22', '23')\n",
         tests="postgres/test_refusals.py",
+    ),
+    Mutant(
+        guarantee="A row that the driver cannot send is set aside.",
+        file="postgres/arrow.py",
+        old="            if refusal is not None and _answers(connection):\n",
+        new="            if False:\n",
+        tests="postgres/test_refusals.py -k driver",
+    ),
+    Mutant(
+        guarantee="A connection that is lost refuses no row.",
+        file="postgres/arrow.py",
+        old="            if refusal is not None and _answers(connection):\n",
+        new="            if refusal is not None:\n",
+        tests="postgres/test_refusals.py -k still_answers",
+    ),
+    Mutant(
+        guarantee="At most once, a refused row takes no other one with it.",
+        file="targets/postgres/target.py",
+        old='careful=self.delivery == "at-most-once",',
+        new="careful=False,",
+        tests="contract/test_letters.py -k 'postgres-partition and at-most-once'",
     ),
     Mutant(
         guarantee="A record that is larger than its source may have is a dead letter.",

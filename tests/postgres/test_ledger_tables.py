@@ -2,6 +2,7 @@
 checkpoint, and two writers at once."""
 
 import itertools
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, TopicPartition, remaining
 from tallygate.errors import FencedError, LedgerError
 from tallygate.postgres import ledger_tables
-from tallygate.postgres.arrow import ArrowConnection
+from tallygate.postgres.arrow import ArrowConnection, pooled
 from tallygate.postgres.connect import connect
 from tallygate.postgres.ledger_tables import BatchRecord
 from tallygate.postgres.plain import PlainConnection
@@ -111,6 +112,41 @@ def test_a_letter_counts_once_its_batch_does(stack: Stack, connection: ArrowConn
             (claim.pipeline,),
         ).fetchone()
     assert row == (b"k", b"\xff\0", "bad\N{REPLACEMENT CHARACTER}", 7)
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_letters_are_kept_whatever_is_in_them_and_is_not(stack: Stack, careful: bool) -> None:
+    claim = _begin(stack.dsn, next(_names))
+    text = "{\"a\": 'é',\\}, NULL \N{MICROSCOPE}"
+    kept = [
+        Letter('a{b},"c"', 0, 0, text, b"", b"\\x00\0\xff", 1_700_000_000_123),
+        Letter('a{b},"c"', 0, 1, "NULL", None, None, None),
+    ]
+    with pooled(stack.dsn, careful=careful) as connection:
+        for some in (kept[1:], kept, kept):
+            ledger_tables.keep_letters(connection, claim, some)
+        connection.commit()
+    with psycopg.connect(stack.dsn) as reader:
+        found = reader.execute(
+            'SELECT topic, partition, "offset", cause, key, value, '
+            "(extract(epoch FROM record_time) * 1000)::bigint "
+            'FROM tallygate.dead_letter_records WHERE pipeline = %s ORDER BY "offset"',
+            (claim.pipeline,),
+        ).fetchall()
+    assert found == [(*each.at, each.cause, each.key, each.value, each.time_ms) for each in kept]
+
+
+def test_a_letter_may_be_larger_than_jsonb_holds_in_hex(
+    stack: Stack, connection: ArrowConnection
+) -> None:
+    claim, size = _begin(stack.dsn, next(_names)), 135 << 20
+    ledger_tables.keep_letters(
+        connection, claim, [Letter("t", 0, 0, "why", random.randbytes(size))]
+    )
+    connection.commit()
+    query = "SELECT length(key) FROM tallygate.dead_letter_records WHERE pipeline = $1"
+    assert connection.rows(query, claim.pipeline) == [(size,)]
+    connection.rollback()
 
 
 @pytest.mark.parametrize("ms", [FIRST_MS - 1, LAST_MS + 1, 2**63 - 1, -(2**63)])

@@ -14,6 +14,7 @@ from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import producer_properties
 from tallygate.postgres.connect import connect, open_watchful
+from tallygate.postgres.sessions import insist
 from tallygate.postgres.tables import upgrade
 
 _AWAY = ("08", "25006", "40", "53", "57P", "58")
@@ -42,7 +43,7 @@ class ExactlyOncePostgres:
         self._next: dict[TopicPartition, int] = {}
         self.duplicates = 0
         self._database: psycopg.Connection | None = connect(dsn, autocommit=True)
-        upgrade(self._database)
+        insist(dsn, upgrade, doing="to the tables of consumers")
 
     def apply(self, records: Sequence[Record]) -> tuple[int, Exception | None]:
         at = -1

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tallygate.core.offsets import MovedError, Range, TopicPartition
-from tallygate.errors import FencedError
+from tallygate.errors import FencedError, LedgerError
 
 RUN_BITS = 62
 IN_ANOTHER = "written to another target"
@@ -69,6 +69,18 @@ def fenced(pipeline: str, epoch: int, newer: Run) -> FencedError:
         f"{newer.host} (pid {newer.pid}) at {newer.started}. This one wrote nothing more; stop one "
         "of the two."
     )
+
+
+class OtherTargetError(LedgerError):
+    """The target was dropped and made again, or another one took its name, while a run wrote to it.
+    Nothing of the batch is written. What can be done, the engine knows (`core.start`)."""
+
+    @classmethod
+    def of(cls, target: str) -> "OtherTargetError":
+        return cls(
+            f"{target} is not what it was when the run began: it was dropped and made again, or "
+            "another one has its name now, in which the rows from before are missing."
+        )
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,11 @@ def refuse_other_target(
         return None
     if policy.accept_new_target and not nature.anchored:
         return None
+    return other_target(nature, policy)
+
+
+def other_target(nature: RowsNature, policy: StartPolicy) -> Refuse:
+    """What can be done about a target that the ledger is not of."""
     cure = policy.cure
     if not nature.anchored:
         cure += (

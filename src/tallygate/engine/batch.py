@@ -21,14 +21,14 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
-from tallygate.core.ledger import Claim, LedgerState, Remember
+from tallygate.core.ledger import Claim, LedgerState, OtherTargetError, Remember
 from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
 from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.lateness import WATERMARK
 from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
 from tallygate.engine.read_path import BatchReader
 from tallygate.engine.run_request import RunRequest
-from tallygate.errors import InputError, UnreachableError
+from tallygate.errors import InputError, TallygateError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.kafka.fetch import close_idle
 from tallygate.kafka.groups import Mirror
@@ -67,6 +67,8 @@ class BatchEngine:
     """The dead letters so far."""
     diagnose: Callable[[], None] = lambda: None
     """Raises what is wrong with the source, if that is why the query stopped."""
+    other_target: Callable[[], TallygateError]
+    """Gives what to raise when the target is not the one any more that the run began with."""
     lock: CheckpointLock | None = None
     """Held until the query is over, where another run could use the checkpoint."""
     patience: float = PATIENCE
@@ -132,6 +134,8 @@ class BatchEngine:
                 return self.target.write(
                     self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
                 )
+        except OtherTargetError as error:
+            raise self.other_target() from error
         except Exception as error:
             if beyond or not is_beyond_spark(error):
                 raise

@@ -33,6 +33,7 @@ from tallygate.engine.run import Summary
 from tallygate.engine.status import local_pipelines
 from tallygate.errors import ConfigError, LedgerError, TallygateError, TargetError
 from tallygate.postgres.connect import connect
+from tallygate.postgres.sessions import ANY_EPOCH, LOCK_WAIT, insist
 from tallygate.settings import Settings
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spec import Delta, Parquet, Postgres
@@ -89,20 +90,20 @@ def _rebuild_table(
     dsn = sink.dsn or running_dsn(settings)
     with connect(dsn, timeout=settings.timeout, autocommit=True) as connection:
         target = TableName.parse(sink.table, connection)
-        copy = TableName(target.schema, _beside(target.name, "__rebuild"))
-        name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
-        _forget(connection, name, copy)
-        checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
-        summary = pipeline.model_copy(
-            update={
-                "name": name,
-                "checkpoint": checkpoint.path,
-                **_from_the_start(pipeline),
-                "sink": sink.model_copy(update={"table": copy.quoted}),
-            }
-        ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
-        _check_done(summary, pipeline)
-        before = _swap(connection, pipeline.name, name, target, copy)
+    copy = TableName(target.schema, _beside(target.name, "__rebuild"))
+    name, path = f"{pipeline.name}.rebuild", pipeline.checkpoint_path(settings)
+    _forget(dsn, name, copy)
+    checkpoint = Checkpoint(spark, f"{path}.rebuild-{int(time.time())}")
+    summary = pipeline.model_copy(
+        update={
+            "name": name,
+            "checkpoint": checkpoint.path,
+            **_from_the_start(pipeline),
+            "sink": sink.model_copy(update={"table": copy.quoted}),
+        }
+    ).run(until="available", settings=settings, spark=spark, on_progress=on_progress)
+    _check_done(summary, pipeline)
+    before = _swap(dsn, pipeline.name, name, target, copy)
     _take_over(checkpoint, path, spark)
     return Rebuilt(summary, before)
 
@@ -208,50 +209,64 @@ def _from_the_start(pipeline: Pipeline) -> dict[str, Any]:
     return {"sources": {name: each.from_the_start() for name, each in pipeline.sources.items()}}
 
 
-def _forget(connection: psycopg.Connection, name: str, copy: TableName) -> None:
-    """Remove what a rebuild that did not finish has left."""
-    with connection.transaction():
+def _forget(dsn: str, name: str, copy: TableName, wait: float = LOCK_WAIT) -> None:
+    """Remove what a rebuild that did not finish has left, whatever of it still hangs."""
+
+    def forget(connection: psycopg.Connection) -> None:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy.identifier))
         known = connection.execute("SELECT to_regclass('tallygate.pipelines')").fetchone()
         if known is not None and known[0] is not None:
             connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (name,))
 
+    insist(dsn, forget, pipeline=name, older=ANY_EPOCH, doing="to a table of its own", wait=wait)
+
 
 def _swap(
+    dsn: str, name: str, copy_name: str, target: TableName, copy: TableName, wait: float = LOCK_WAIT
+) -> str | None:
+    """Exchange tables and ledger in one transaction; return the name of the old table. It fences
+    the runs that there are, so it may end those that hang and hold what it needs."""
+
+    def swap(connection: psycopg.Connection) -> str | None:
+        return _swap_within(connection, name, copy_name, target, copy)
+
+    doing = f"with the rebuilt table, which is {copy}; nothing is changed"
+    return insist(dsn, swap, pipeline=name, older=ANY_EPOCH, doing=doing, wait=wait)
+
+
+def _swap_within(
     connection: psycopg.Connection, name: str, copy_name: str, target: TableName, copy: TableName
 ) -> str | None:
-    """Exchange tables and ledger in one transaction; return the name of the old table."""
-    with connection.transaction():
-        row = connection.execute(
-            "UPDATE tallygate.pipelines AS p SET epoch = p.epoch + 1, stateful = c.stateful, "
-            "checkpoint_id = c.checkpoint_id, target_id = c.target_id "
-            "FROM tallygate.pipelines AS c "
-            "WHERE p.name = %s AND c.name = %s RETURNING p.epoch",
-            (name, copy_name),
-        ).fetchone()
-        if row is None:
-            raise LedgerError(f"pipeline {name!r} has never run here; there is nothing to rebuild.")
-        before = None
-        there = connection.execute(
-            "SELECT to_regclass(%s)", (target.identifier.as_string(connection),)
-        ).fetchone()
-        rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
-        if there is not None and there[0] is not None:
-            before = _beside(target.name, f"__before_{row[0]}")
-            connection.execute(rename.format(target.identifier, sql.Identifier(before)))
-        connection.execute(rename.format(copy.identifier, sql.Identifier(target.name)))
-        for table in ("positions", "dead_letter_records", "lost_ranges", "batches"):
-            ours = sql.Identifier("tallygate", table)
-            connection.execute(sql.SQL("DELETE FROM {} WHERE pipeline = %s").format(ours), (name,))
-            connection.execute(
-                sql.SQL("UPDATE {} SET pipeline = %s WHERE pipeline = %s").format(ours),
-                (name, copy_name),
-            )
+    row = connection.execute(
+        "UPDATE tallygate.pipelines AS p SET epoch = p.epoch + 1, stateful = c.stateful, "
+        "checkpoint_id = c.checkpoint_id, target_id = c.target_id "
+        "FROM tallygate.pipelines AS c "
+        "WHERE p.name = %s AND c.name = %s RETURNING p.epoch",
+        (name, copy_name),
+    ).fetchone()
+    if row is None:
+        raise LedgerError(f"pipeline {name!r} has never run here; there is nothing to rebuild.")
+    before = None
+    there = connection.execute(
+        "SELECT to_regclass(%s)", (target.identifier.as_string(connection),)
+    ).fetchone()
+    rename = sql.SQL("ALTER TABLE {} RENAME TO {}")
+    if there is not None and there[0] is not None:
+        before = _beside(target.name, f"__before_{row[0]}")
+        connection.execute(rename.format(target.identifier, sql.Identifier(before)))
+    connection.execute(rename.format(copy.identifier, sql.Identifier(target.name)))
+    for table in ("positions", "dead_letter_records", "lost_ranges", "batches"):
+        ours = sql.Identifier("tallygate", table)
+        connection.execute(sql.SQL("DELETE FROM {} WHERE pipeline = %s").format(ours), (name,))
         connection.execute(
-            "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version, stopped_at, outcome) "
-            "SELECT %s, %s, host, pid, version, now(), 'rebuilt' FROM tallygate.runs "
-            "WHERE pipeline = %s ORDER BY epoch DESC LIMIT 1",
-            (name, row[0], copy_name),
+            sql.SQL("UPDATE {} SET pipeline = %s WHERE pipeline = %s").format(ours),
+            (name, copy_name),
         )
-        connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (copy_name,))
+    connection.execute(
+        "INSERT INTO tallygate.runs (pipeline, epoch, host, pid, version, stopped_at, outcome) "
+        "SELECT %s, %s, host, pid, version, now(), 'rebuilt' FROM tallygate.runs "
+        "WHERE pipeline = %s ORDER BY epoch DESC LIMIT 1",
+        (name, row[0], copy_name),
+    )
+    connection.execute("DELETE FROM tallygate.pipelines WHERE name = %s", (copy_name,))
     return before

@@ -15,7 +15,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tallygate.core.ledger import Claim, LedgerState, Lose, Retarget
 from tallygate.core.offsets import is_topic
-from tallygate.core.start import ADOPTED, SHUFFLE_PARTITIONS, decide_start, refuse_source
+from tallygate.core.start import (
+    ADOPTED,
+    SHUFFLE_PARTITIONS,
+    decide_start,
+    other_target,
+    refuse_source,
+)
 from tallygate.core.start_facts import (
     CheckpointState,
     Refuse,
@@ -29,7 +35,7 @@ from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.progress import AtStart
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.source_check import TopicIds, lag_of, source_state
-from tallygate.errors import ConfigError
+from tallygate.errors import ConfigError, TallygateError
 from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.error_text import progress_of, reason
@@ -141,6 +147,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             letters=target.letter_count(),
             at_start=_at_start(decision, request, ledger),
             diagnose=facts.diagnose,
+            other_target=facts.other_target,
             lock=lock,
         )
         return _start_query(engine, spark), engine
@@ -194,6 +201,10 @@ class _Facts:
         if isinstance(decision, Refuse):
             raise decision.exception()
         return decision, ledger
+
+    def other_target(self) -> TallygateError:
+        """What to raise when the target is another one by now."""
+        return other_target(self.nature, self.policy).exception()
 
     def diagnose(self) -> None:
         """Raise what is wrong with the source, if that is why the query stopped."""

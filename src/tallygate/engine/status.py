@@ -11,6 +11,7 @@ import psycopg
 from tallygate.endpoints import running_dsn, stack_folder
 from tallygate.errors import ConfigError, StackError
 from tallygate.postgres.connect import connect
+from tallygate.postgres.sessions import insist
 from tallygate.postgres.tables import upgrade
 from tallygate.settings import RUNS, Settings, nearest
 from tallygate.targets.local_run import LocalRun, local_runs
@@ -108,7 +109,7 @@ def _stored(dsn: str, timeout: float) -> list[PipelineStatus]:
     with connect(dsn, timeout=timeout, autocommit=True) as connection:
         if not _has_ledger(connection):
             return []
-        upgrade(connection)
+        insist(dsn, upgrade, doing="to the ledger's tables")
         rows = connection.execute(
             "SELECT r.stopped_at IS NOT NULL, extract(epoch FROM now() - r.heartbeat_at), "
             "p.name, p.target, p.delivery, r.epoch, r.host, r.pid, r.started_at, "

@@ -35,8 +35,9 @@ class ArrowConnection:
         self._transaction.set_autocommit(False)
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement with $1, $2…; return what it returns."""
-        self._cursor.execute(statement, values or None)
+        """Run a statement with $1, $2…; return what it returns. A value may be an array of
+        Arrow's, which becomes one of PostgreSQL's."""
+        self._cursor.execute(statement, _bound(values) if values else None)
         return self._cursor.fetchall() if self._cursor.description else []
 
     def ingest(
@@ -59,6 +60,17 @@ class ArrowConnection:
                 part.close()
 
 
+def _bound(values: tuple[Any, ...]) -> pa.RecordBatch:
+    """The values as a single row."""
+    columns = [
+        pa.ListArray.from_arrays(pa.array([0, len(each)], pa.int32()), each)
+        if isinstance(each, pa.Array)
+        else pa.array([each])
+        for each in values
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[str(n) for n, _ in enumerate(columns)])
+
+
 Connected = ArrowConnection | PlainConnection
 _connections: Pool[Connected] = Pool()
 
@@ -77,8 +89,34 @@ def pooled(dsn: str, *, careful: bool = False, name: str = "") -> Iterator[Conne
             connection.rows(rename(name))
             connection.commit()  # a rollback would undo it
             connection.named = name
-        yield connection
+        try:
+            yield connection
+        except Exception as error:
+            refusal = driver_refusal(error)
+            if refusal is not None and _answers(connection):
+                raise refusal from error
+            raise
         connection.rollback()
+
+
+class DriverRefusalError(Exception):
+    """An error without a SQLSTATE on a connection that still answers: the driver cannot send what
+    it was given, or PostgreSQL has refused it without a word that the driver hands on."""
+
+
+def driver_refusal(error: Exception) -> DriverRefusalError | None:
+    """What an error means if the connection answers after it; None if the error says that itself.
+    By its looks alone it may as well mean that the connection is lost."""
+    explained = not is_lost(error) or getattr(error, "sqlstate", None)
+    return None if explained else DriverRefusalError(str(error))
+
+
+def _answers(connection: Connected) -> bool:
+    try:
+        connection.rollback()
+        return connection.rows("SELECT 1") == [(1,)]
+    except (adbc.Error, psycopg.Error):
+        return False
 
 
 def _is_fit(connection: Connected) -> bool:
@@ -94,16 +132,14 @@ _OF_STATEMENTS = ("0A", "25", "26", "28", "2D", "34", "3B", "3D", "3F", "42", "5
 """Classes that mean the table, the statement or the rights, whatever the row."""
 _ROW_SECURITY = "42501"
 """Also what a role hears that may not write at all."""
-_UNFIT = (
-    AdbcStatusCode.INVALID_ARGUMENT,
-    AdbcStatusCode.INVALID_DATA,
-    AdbcStatusCode.NOT_IMPLEMENTED,
-)
-"""What ADBC says, without any SQLSTATE, of values that it cannot send."""
+_UNFIT = (DriverRefusalError, psycopg.DataError, UnicodeError, OverflowError, pa.ArrowInvalid)
+"""What is raised for values that cannot be sent."""
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the server went away, or broke off by itself: the outcome is unknown."""
+    """Whether the server went away, or broke off by itself: the outcome is unknown. An error
+    without a SQLSTATE may also be the driver's own, for which `pooled` asks whether the connection
+    answers."""
     if not isinstance(error, adbc.Error | psycopg.Error) or is_gone(error) or is_refusal(error):
         return False
     state = error.sqlstate
@@ -127,14 +163,13 @@ def is_refusal(error: BaseException) -> bool:
     refused: its data, a constraint, a trigger with a code of its own, an index that takes no more
     than so many bytes. So every error on a live connection counts that is not known to mean
     something else."""
-    if isinstance(error, psycopg.DataError | UnicodeError | OverflowError | pa.ArrowInvalid):
+    if isinstance(error, _UNFIT):
         return True
     if not isinstance(error, adbc.Error | psycopg.Error):
         return False
     state = error.sqlstate
     if not state:
-        unfit = getattr(error, "status_code", None) in _UNFIT
-        return unfit or isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
+        return isinstance(error, psycopg.ProgrammingError | psycopg.NotSupportedError)
     if state == _ROW_SECURITY:
         return _is_by_row_security(error)
     return state[:2] not in (*_PASSING, *_OF_STATEMENTS)

@@ -15,7 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tallygate.core.ledger import IN_ANOTHER, Claim, LedgerState, Lost, Run, fenced
+import pyarrow as pa
+
+from tallygate.core.ledger import (
+    IN_ANOTHER,
+    Claim,
+    LedgerState,
+    Lost,
+    OtherTargetError,
+    Run,
+    fenced,
+)
 from tallygate.core.ledger_snapshot import Commit
 from tallygate.core.letters import Coordinates, Letter
 from tallygate.core.offsets import MovedError, Range
@@ -28,10 +38,21 @@ have moved some partitions and not others."""
 BATCHES_KEPT = 10_000
 TRIM_EVERY = 100
 LETTERS_AT_ONCE = 8 << 20
-"""Bytes; twice as many in hex. What jsonb holds ends at 256 MiB."""
+"""Bytes. A message to PostgreSQL holds up to 1 GiB, and so does a value."""
 _NEWEST_RUN = (
     "SELECT epoch, host, pid, started_at::text FROM tallygate.runs "
     "WHERE pipeline = $1 ORDER BY epoch DESC LIMIT 1"
+)
+_LETTERS = pa.schema(
+    [
+        ("t", pa.string()),
+        ("p", pa.int32()),
+        ("o", pa.int64()),
+        ("k", pa.binary()),
+        ("v", pa.binary()),
+        ("ms", pa.int64()),
+        ("c", pa.string()),
+    ]
 )
 _RANGES = "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint)"
 
@@ -53,10 +74,24 @@ class BatchRecord:
     seconds: Mapping[str, float]
 
 
-def check_claim(transaction: Transaction, claim: Claim) -> None:
-    """Keep the epoch from changing until this transaction ends, or find that it has."""
+@dataclass(frozen=True)
+class KnownTable:
+    """A table as a run found it when it began."""
+
+    name: str
+    """As it is written in SQL."""
+    number: int
+
+
+def check_claim(transaction: Transaction, claim: Claim, table: KnownTable | None = None) -> None:
+    """Keep the epoch from changing until this transaction ends, or find that it has. What has
+    written to the `table` before in this transaction holds it: its name cannot pass to another one
+    any more, so if it had done so by then, that shows here."""
+    number, values = "NULL::bigint", [claim.pipeline]
+    if table is not None:
+        number, values = "to_regclass($2)::oid::bigint", [claim.pipeline, table.name]
     found = transaction.rows(
-        "SELECT epoch FROM tallygate.pipelines WHERE name = $1 FOR SHARE", claim.pipeline
+        f"SELECT epoch, {number} FROM tallygate.pipelines WHERE name = $1 FOR SHARE", *values
     )
     if not found:
         raise LedgerError(
@@ -65,6 +100,9 @@ def check_claim(transaction: Transaction, claim: Claim) -> None:
         )
     if found[0][0] != claim.run.epoch:
         raise _fenced(transaction, claim)
+    # One that is gone says so itself when it is written to.
+    if table is not None and found[0][1] not in (None, table.number):
+        raise OtherTargetError.of(f"table {table.name}")
 
 
 def _fenced(transaction: Transaction, claim: Claim) -> FencedError:
@@ -110,12 +148,12 @@ def keep_letters(transaction: Transaction, claim: Claim, letters: Sequence[Lette
         transaction.rows(
             "INSERT INTO tallygate.dead_letter_records"
             ' (pipeline, topic, partition, "offset", key, value, record_time, cause)'
-            " SELECT $1, t, p, o, decode(k, 'hex'), decode(v, 'hex'),"
-            " to_timestamp(ms / 1000.0), c FROM jsonb_to_recordset(($2::text)::jsonb)"
-            " AS letter (t text, p int, o bigint, k text, v text, ms bigint, c text)"
+            " SELECT $1, t, p, o, k, v, to_timestamp(ms / 1000.0), c"
+            " FROM unnest($2::text[], $3::int[], $4::bigint[], $5::bytea[], $6::bytea[],"
+            " $7::bigint[], $8::text[]) AS letter (t, p, o, k, v, ms, c)"
             " ON CONFLICT DO NOTHING",
             claim.pipeline,
-            json.dumps([_fields(each) for each in some]),
+            *pa.RecordBatch.from_pylist(list(map(_fields, some)), schema=_LETTERS).columns,
         )
 
 
@@ -374,7 +412,7 @@ def end_run(connection: Transaction, claim: Claim, outcome: str) -> None:
 
 
 def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
-    """The dead letters in lots, each of a size that jsonb can hold."""
+    """The dead letters in lots, none of them larger than it need be."""
     some: list[Letter] = []
     size = 0
     for each in letters:
@@ -398,8 +436,8 @@ def _fields(letter: Letter) -> dict[str, Any]:
         "t": letter.topic,
         "p": letter.partition,
         "o": letter.offset,
-        "k": None if letter.key is None else letter.key.hex(),
-        "v": None if letter.value is None else letter.value.hex(),
+        "k": letter.key,
+        "v": letter.value,
         "ms": letter.time_ms if _has_date(letter.time_ms) else None,
         "c": letter.cause.replace("\0", "\N{REPLACEMENT CHARACTER}"),
     }

@@ -34,9 +34,11 @@ class PlainConnection:
         return cls(open_watchful(dsn))
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement with $1, $2…; return what it returns."""
+        """Run a statement with $1, $2…; return what it returns. A value may be an array of
+        Arrow's, which becomes one of PostgreSQL's."""
+        given = [each.to_pylist() if isinstance(each, pa.Array) else each for each in values]
         with psycopg.RawCursor(self._connection) as cursor:
-            cursor.execute(statement.encode(), values or None)
+            cursor.execute(statement.encode(), given or None)
             return cursor.fetchall() if cursor.description else []
 
     def ingest(

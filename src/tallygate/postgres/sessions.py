@@ -4,7 +4,8 @@
 locks: on the pipeline's row, on a staging table. Its machine still answers for it, so no keepalive
 finds out. So each session of a run names the pipeline and the run's epoch in its
 `application_name`, and a start that has waited long enough ends the sessions of older epochs, whose
-transactions were to be fenced in any case.
+transactions were to be fenced in any case. Within a run a commit that waits as long for the ledger,
+which a task that hangs may hold, is given up and planned again, and says who that is.
 
 The name goes behind the one that the DSN, the environment or the role sets, which stays.
 """
@@ -13,12 +14,12 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
 from tallygate.core.ledger import Claim
-from tallygate.errors import TallygateError, TargetError
+from tallygate.errors import TallygateError, TargetError, UnreachableError
 from tallygate.postgres.connect import connect
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ LOCK_WAIT = 10.0
 LONGEST_NAME = 63
 _OURS = "tallygate-[0-9a-f]{12}-[0-9]+"
 LOOK_EVERY = 0.2
+ANY_EPOCH = 10**18
+"""Of whatever run there was."""
+LOCK_NOT_AVAILABLE = "55P03"
 _OLDER = """
     SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -40,6 +44,10 @@ _BLOCKING = """
     SELECT pid, usename, application_name, state FROM pg_stat_activity
     WHERE pid = ANY (pg_blocking_pids(%s)) ORDER BY pid
 """
+
+
+class _Transaction(Protocol):
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
 
 def session_name(claim: Claim) -> str:
@@ -68,28 +76,47 @@ def insist(
     dsn: str,
     act: Callable[[psycopg.Connection], T],
     *,
-    pipeline: str,
-    older: int,
+    pipeline: str = "",
+    older: int = 0,
     name: str = "",
     doing: str,
     wait: float = LOCK_WAIT,
 ) -> T:
     """Act within a transaction that does not wait for a lock for ever. When it has waited long
-    enough, end the sessions of the pipeline's runs up to epoch `older`, and try once more."""
+    enough, end the sessions of the pipeline's runs up to epoch `older`, if it is for one, and try
+    once more."""
     with suppress(psycopg.errors.LockNotAvailable), _transaction(dsn, name, wait) as ours:
         return act(ours)
     with connect(dsn, autocommit=True) as session:
         ended = end_older(session, pipeline, older)
     blocking: list[str] = []
     try:
-        with _transaction(dsn, name, wait) as ours, _watched(dsn, ours, blocking):
+        with _transaction(dsn, name, wait) as ours, _watched(dsn, _pid_of(ours), blocking):
             return act(ours)
     except psycopg.errors.LockNotAvailable as error:
+        who = f"pipeline {pipeline!r}" if pipeline else "Tallygate"
         raise TargetError(
-            f"pipeline {pipeline!r} cannot go on {doing}: {_held(2 * wait, ended, blocking)}. Have "
+            f"{who} cannot go on {doing}: {_held(2 * wait, ended, blocking)}. Have "
             "it commit, or end it by SELECT pg_terminate_backend(pid) as its role or a superuser, "
             "and start again."
         ) from error
+
+
+@contextmanager
+def bounded(dsn: str, transaction: _Transaction, wait: float = LOCK_WAIT) -> Iterator[None]:
+    """Within this transaction wait for a lock no longer than so many seconds. Then say who has it,
+    in an error after which a batch is planned again: what holds the lock may commit yet."""
+    ((pid, _),) = transaction.rows(
+        f"SELECT pg_backend_pid(), set_config('lock_timeout', '{round(1000 * wait)}ms', true)"
+    )
+    blocking: list[str] = []
+    try:
+        with _watched(dsn, pid, blocking, after=wait / 2):
+            yield
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            raise
+        raise UnreachableError(f"{_held(wait, [], blocking)}.") from error
 
 
 @contextmanager
@@ -101,13 +128,21 @@ def _transaction(dsn: str, name: str, wait: float) -> Iterator[psycopg.Connectio
         yield session
 
 
-@contextmanager
-def _watched(dsn: str, session: psycopg.Connection, seen: list[str]) -> Iterator[None]:
-    """Note who it is that this session waits for: PostgreSQL tells that only while it waits."""
+def _pid_of(session: psycopg.Connection) -> int:
+    """Of the server process, whatever is in between."""
     (pid,) = session.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    return int(pid)
+
+
+@contextmanager
+def _watched(dsn: str, pid: int, seen: list[str], *, after: float = 0) -> Iterator[None]:
+    """Note who it is that the session of this process waits for, once it has had so many seconds:
+    PostgreSQL tells that only while it waits."""
     over = threading.Event()
 
     def look() -> None:
+        if over.wait(after):
+            return
         with suppress(psycopg.Error, TallygateError), connect(dsn, autocommit=True) as watcher:
             while not over.wait(LOOK_EVERY):
                 found = watcher.execute(_BLOCKING, (pid,)).fetchall()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tallygate.core.blocks import Blocks
+from tallygate.core.ledger import OtherTargetError
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import (
     FencedError,
@@ -46,6 +47,7 @@ _DDL = (
 # By name, so that a report can say it in a text. The first that any task reports is raised.
 _RAISED: Mapping[str, type[Exception]] = {
     "fenced": FencedError,
+    "another": OtherTargetError,
     "lost": LostRangeError,
     "topic": TopicError,
     "retry": UnknownOutcomeError,

@@ -256,13 +256,17 @@ class KafkaTarget(Target):
         writer = self._writer(groups.ledgers(claim, self._remembered), batch)
         try:
             if shape.narrow:
-                return writer.by_partition(batch)
-            self._begin_lanes(writer, groups, batch)
-            if not any(map(len, batch.left)) and not shape.stateful:
-                return Written("lanes")
-            return writer.by_lane(batch)
+                written = writer.by_partition(batch)
+            else:
+                self._begin_lanes(writer, groups, batch)
+                if not any(map(len, batch.left)) and not shape.stateful:
+                    return Written("lanes")
+                written = writer.by_lane(batch)
         except RefusedRowsError as refusal:
             raise self._refused(refusal) from refusal
+        with contextlib.suppress(UnreachableError):  # the batch is written
+            writer.check_topic()
+        return written
 
     def _writer(self, ledgers: tuple[GroupLedger, ...], batch: WriteBatch) -> BatchWriter:
         return BatchWriter(
@@ -278,6 +282,7 @@ class KafkaTarget(Target):
             coordinates=self._spec.coordinates,
             key=self._spec.key,
             limits=self._limits,
+            topic_id=self._topic_id,
         )
 
     def _begin_lanes(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> None:

@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Offset
 
 from tallygate.core.blocks import Block, Blocks
+from tallygate.core.ledger import OtherTargetError
 from tallygate.core.letters import Coordinates, Letter, letter_of
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.delivery import in_order
@@ -31,6 +32,7 @@ from tallygate.failpoints import reach
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import Failures, producer_properties, sized
+from tallygate.kafka.topic_ids import ids_now
 from tallygate.targets.base import TaskReport, WriteBatch, Written
 from tallygate.targets.kafka.ledger import (
     GroupLedger,
@@ -75,6 +77,8 @@ class BatchWriter:
     key: str | None = None
     limits: Limits | None = None
     """Of the topic, once it has refused something."""
+    topic_id: str | None = None
+    """What the topic was when the run began."""
 
     @property
     def _names(self) -> Names:
@@ -220,7 +224,17 @@ class BatchWriter:
         letters, largest = transfer.letters, self.largest_letter
         send_letters(out.producer, self.letters_topic, letters, pipeline, largest)
         out.settle()
+        self.check_topic()
         reach("rows-written", self.batch)
+
+    def check_topic(self) -> None:
+        """Raise if the topic was deleted and made again: nothing that went into the new one is to
+        be committed. Brokers that are late may still know the old one, so it is asked for in each
+        transaction and once more after a batch."""
+        if self.topic_id is not None:
+            now = ids_now([self.topic], self.connection).get(self.topic, self.topic_id)
+            if now != self.topic_id:
+                raise OtherTargetError.of(f"topic {self.topic}")
 
     def _move(self, out: "Outlet", transfer: "_Transfer") -> None:
         out.move(transfer.offsets())

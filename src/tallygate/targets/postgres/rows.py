@@ -24,10 +24,17 @@ from tallygate.core.letters import MOST_KEPT, Letter
 from tallygate.delivery import Step, in_order
 from tallygate.errors import TargetError
 from tallygate.failpoints import reach
-from tallygate.postgres.arrow import Connected, is_gone, is_lost, is_refusal, pooled
-from tallygate.postgres.ledger_tables import check_claim, keep_letters, move
+from tallygate.postgres.arrow import (
+    Connected,
+    driver_refusal,
+    is_gone,
+    is_lost,
+    is_refusal,
+    pooled,
+)
+from tallygate.postgres.ledger_tables import KnownTable, check_claim, keep_letters, move
 from tallygate.postgres.plain import shown
-from tallygate.postgres.sessions import session_name
+from tallygate.postgres.sessions import LOCK_WAIT, bounded, session_name
 from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError
 from tallygate.targets.postgres.nested import as_json
 
@@ -75,9 +82,11 @@ def savepoint(connection: Connected) -> Iterator[None]:
     connection.rows("SAVEPOINT tallygate_part")
     try:
         yield
-    except Exception:
+    except Exception as error:
         connection.rows("ROLLBACK TO SAVEPOINT tallygate_part")
         connection.rows("RELEASE SAVEPOINT tallygate_part")
+        if (refusal := driver_refusal(error)) is not None:
+            raise refusal from error
         raise
     connection.rows("RELEASE SAVEPOINT tallygate_part")
 
@@ -97,6 +106,9 @@ class RowWriter:
     delivery: str
     batch: int
     careful: bool
+    known: KnownTable | None = None
+    """The target table, as the run found it."""
+    lock_wait: float = LOCK_WAIT
 
     def commit_partitions(self, blocks: Blocks, report: TaskReport) -> None:
         """A task of the strategy `partition`: its rows and the positions of the partitions that it
@@ -113,11 +125,12 @@ class RowWriter:
 
             def rows() -> None:
                 report.rows = self.ingest(connection, given, blocks.letters)
-                keep_letters(connection, self.claim, blocks.letters)
+                self._keep(connection, blocks.letters)
 
             def ledger() -> None:
-                check_claim(connection, self.claim)
-                move(connection, self.claim, blocks.ranges)
+                with bounded(self.dsn, connection, self.lock_wait):
+                    check_claim(connection, self.claim, self.known)
+                    move(connection, self.claim, blocks.ranges)
 
             report.commit = commit_in_order(connection, self.delivery, self.batch, rows, ledger)
 
@@ -129,8 +142,14 @@ class RowWriter:
             report.rows = self.marked().ingest(connection, blocks, blocks.letters, report.attempt)
             if blocks.letters:
                 check_claim(connection, self.claim)
-                keep_letters(connection, self.claim, blocks.letters)
+                self._keep(connection, blocks.letters)
             connection.commit()
+
+    def _keep(self, connection: Connected, letters: list[Letter]) -> None:
+        """Keep dead letters, which another attempt that hangs may be keeping too."""
+        if letters:
+            with bounded(self.dsn, connection, self.lock_wait):
+                keep_letters(connection, self.claim, letters)
 
     def _connection(self) -> AbstractContextManager[Connected]:
         return pooled(self.dsn, careful=self.careful, name=session_name(self.claim))

@@ -17,8 +17,9 @@ from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
 from tallygate.postgres.arrow import Connected, is_lost, pooled
 from tallygate.postgres.connect import connect
+from tallygate.postgres.ledger_tables import KnownTable
 from tallygate.postgres.plain import PlainConnection
-from tallygate.postgres.sessions import LOCK_WAIT, insist, session_name
+from tallygate.postgres.sessions import ANY_EPOCH, LOCK_WAIT, bounded, insist, session_name
 from tallygate.postgres.tables import upgrade
 from tallygate.quoting import backticked
 from tallygate.spec import Postgres
@@ -53,8 +54,9 @@ class _LetterTable:
     def keep(self, letters: list[Letter]) -> None:
         name = session_name(self.claim)
         with report_step_errors(is_lost), pooled(self.dsn, name=name) as connection:
-            ledger_tables.check_claim(connection, self.claim)
-            ledger_tables.keep_letters(connection, self.claim, letters)
+            with bounded(self.dsn, connection):
+                ledger_tables.check_claim(connection, self.claim)
+                ledger_tables.keep_letters(connection, self.claim, letters)
             connection.commit()
 
 
@@ -72,7 +74,7 @@ class PostgresTarget(Target):
         lock_wait: float = LOCK_WAIT,
     ) -> None:
         """`lock_wait` is how long a start waits for what an older run has locked before it ends
-        that run's sessions."""
+        that run's sessions, and a commit before it is given up and planned again."""
         self.pipeline, self.delivery = pipeline, delivery
         self._lock_wait = lock_wait
         self._spec, self._dsn, self._timeout = spec, dsn, timeout
@@ -96,7 +98,14 @@ class PostgresTarget(Target):
         with connect(self._dsn, timeout=self._timeout, autocommit=True) as connection:
             self._table = TableName.parse(self._spec.table, connection)
             self._columns = ensure_table(connection, self._table, wanted, self._spec.key)
-            upgrade(connection)
+            insist(
+                self._dsn,
+                upgrade,
+                pipeline=self.pipeline,
+                older=ANY_EPOCH,
+                doing="to the ledger's tables",
+                wait=self._lock_wait,
+            )
             self._table_id = table_id(connection, self._table)
         sent = {column.name: column for column in self._columns}
         self._staged = tuple(sent.get(column.name, column) for column in given)
@@ -148,8 +157,17 @@ class PostgresTarget(Target):
             target=str(self._table),
             driver_rows=self._spec.driver_rows,
             narrow=self._narrow,
+            # At most once, what is refused is not written again: the ledger has moved by then.
+            careful=self.delivery == "at-most-once",
+            known=self._known(),
+            lock_wait=self._lock_wait,
         )
         return claim
+
+    def _known(self) -> KnownTable | None:
+        if self._table is None or self._table_id is None:
+            return None
+        return KnownTable(self._table.quoted, int(self._table_id.rpartition(":")[2]))
 
     def _make_staging(self, claim: Claim, table: TableName) -> Staging:
         def make(session: psycopg.Connection) -> Staging:

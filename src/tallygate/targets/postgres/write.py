@@ -29,6 +29,7 @@ from tallygate.postgres.arrow import Connected, pooled
 from tallygate.postgres.ledger_tables import (
     UNFINISHED,
     BatchRecord,
+    KnownTable,
     check_claim,
     finish,
     keep_letters,
@@ -36,7 +37,7 @@ from tallygate.postgres.ledger_tables import (
     record,
 )
 from tallygate.postgres.plain import JSON
-from tallygate.postgres.sessions import session_name
+from tallygate.postgres.sessions import LOCK_WAIT, bounded, session_name
 from tallygate.postgres.tables import SCHEMA
 from tallygate.targets.base import WriteBatch, Written
 from tallygate.targets.postgres.rows import RowWriter, commit_in_order
@@ -58,7 +59,12 @@ class BatchWriter:
     narrow: bool
     """Whether every Spark partition holds the rows of one partition of Kafka."""
     careful: bool = False
-    """Whether rows may be refused one by one, since PostgreSQL has refused some."""
+    """Whether rows may be refused one by one, since PostgreSQL has refused some, or since what it
+    refuses is not written again."""
+    known: KnownTable | None = None
+    """The target table, as the run found it."""
+    lock_wait: float = LOCK_WAIT
+    """How long the ledger is waited for, in seconds, while another transaction holds it."""
 
     def write(self, batch: WriteBatch) -> Written:
         # Elsewhere than in a topic one position may stand for a whole file.
@@ -86,6 +92,8 @@ class BatchWriter:
             delivery=self.delivery,
             batch=batch.id,
             careful=self.careful,
+            known=self.known,
+            lock_wait=self.lock_wait,
         )
 
     def _staged(self, batch: WriteBatch) -> RowWriter:
@@ -102,7 +110,7 @@ class BatchWriter:
             def save() -> None:
                 nonlocal rows
                 rows = self._save(connection, batch, blocks)
-                keep_letters(connection, self.claim, blocks.letters)
+                self._keep(connection, blocks.letters)
 
             def ledger() -> None:
                 seconds = {"read": round(read, 4), "write": round(_since(started) - read, 4)}
@@ -172,7 +180,7 @@ class BatchWriter:
                 rows = self.staging.merge(
                     connection, attempts, staged, careful=self.careful, letters=letters
                 )
-                keep_letters(connection, self.claim, letters)
+                self._keep(connection, letters)
 
             def ledger() -> None:
                 self._move(connection, batch.left)
@@ -186,9 +194,15 @@ class BatchWriter:
     def _connection(self, *, careful: bool = False) -> AbstractContextManager[Connected]:
         return pooled(self.dsn, careful=careful, name=session_name(self.claim))
 
+    def _keep(self, connection: Connected, letters: list[Letter]) -> None:
+        if letters:
+            with bounded(self.dsn, connection, self.lock_wait):
+                keep_letters(connection, self.claim, letters)
+
     def _move(self, connection: Connected, ranges: Iterable[Range]) -> None:
-        check_claim(connection, self.claim)
-        move(connection, self.claim, ranges)
+        with bounded(self.dsn, connection, self.lock_wait):
+            check_claim(connection, self.claim, self.known)
+            move(connection, self.claim, ranges)
 
     def _record(
         self,
