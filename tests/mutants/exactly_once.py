@@ -362,10 +362,10 @@ ONE_WRITER = (
         tests="postgres/test_sessions.py contract/test_writers.py -k 'lock or hangs'",
     ),
     Mutant(
-        guarantee="A commit does not wait without an end for one that hangs.",
+        guarantee="A commit that waits for one that hangs says which session that is.",
         file="postgres/sessions.py",
-        old="'{round(1000 * wait)}ms'",
-        new="'0'",
+        old="        with _watched(dsn, pid, blocking, after=wait / 2):\n",
+        new="        if True:\n",
         tests="contract/test_attempts.py -k hangs",
     ),
     Mutant(

@@ -412,7 +412,7 @@ def end_run(connection: Transaction, claim: Claim, outcome: str) -> None:
 
 
 def _bounded(letters: Sequence[Letter]) -> Iterator[list[Letter]]:
-    """The dead letters in lots, none of them larger than it need be."""
+    """The dead letters in lots, so that no statement is larger than it need be."""
     some: list[Letter] = []
     size = 0
     for each in letters:
