@@ -42,6 +42,7 @@ from tallygate.kafka.fetch import HEADERS, RECORDS
 from tallygate.settings import Settings, nearest
 from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
+from tallygate.spark.ending import WatchedQuery
 from tallygate.spark.session import session
 from tallygate.spark.state_report import states, warnings
 from tallygate.spec import (
@@ -358,5 +359,6 @@ def write_stream(
         where="the frame",
     )
     query, engine = start(request, frame.sparkSession)
-    Heart(query, engine, alone=True).start()
-    return query
+    heart = Heart(query, engine, alone=True)
+    heart.start()
+    return WatchedQuery(query, lambda: heart.failure)

@@ -133,7 +133,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
     lock = _lock(request, claim, checkpoint)
     try:
         if lock is not None:
-            lock.take()
+            lock.take(note=request.note)
         decision, ledger = facts.decide()
         _carry_out(decision, request, claim, checkpoint)
         engine = BatchEngine(
@@ -163,7 +163,9 @@ def _lock(request: RunRequest, claim: Claim, checkpoint: Checkpoint) -> Checkpoi
     """The lock of a checkpoint that another run of this machine may use."""
     if not checkpoint.is_local:
         return None
-    return CheckpointLock(checkpoint.local_path, f"run {claim.run.epoch} of {request.name!r}")
+    holder = f"run {claim.run.epoch} of {request.name!r}"
+    fences = request.target.traits.keeps_ledger
+    return CheckpointLock(checkpoint.local_path, holder, fences=fences)
 
 
 @dataclass(frozen=True, kw_only=True)
