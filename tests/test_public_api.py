@@ -100,6 +100,7 @@ def test_the_exported_names() -> None:
         "audit",
         "consume",
         "dead_letters",
+        "forget_topic",
         "rebuild",
         "session",
         "status",

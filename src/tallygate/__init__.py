@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tallygate.consumer.run import consume
     from tallygate.core.letters import DeadLetter
     from tallygate.core.record import Output, Record
+    from tallygate.engine.forgetting import forget_topic
     from tallygate.engine.pipeline import Pipeline, write_stream
     from tallygate.engine.rebuild import Rebuilt, rebuild
     from tallygate.engine.status import PipelineStatus, status
@@ -62,6 +63,7 @@ __all__ = [
     "audit",
     "consume",
     "dead_letters",
+    "forget_topic",
     "rebuild",
     "session",
     "status",
@@ -99,6 +101,7 @@ _HOMES = {
     "audit": "tallygate.auditing.audit",
     "consume": "tallygate.consumer.run",
     "dead_letters": "tallygate.auditing.dead_letters",
+    "forget_topic": "tallygate.engine.forgetting",
     "rebuild": "tallygate.engine.rebuild",
     "session": "tallygate.spark.session",
     "status": "tallygate.engine.status",

@@ -18,6 +18,22 @@ def _ledger(
     return LedgerSnapshot(ranges=ranges, lost=LOST, history=history, unfinished=unfinished)
 
 
+def test_a_topic_that_was_forgotten_may_be_followed_by_another_of_its_name() -> None:
+    moves = [
+        Commit(number=n, run=1, batch=n, ranges=(Range("t", 0, *at),))
+        for n, at in enumerate([(0, 5), (5, 9), (0, 3)])
+    ]
+    name = "forgotten:20260102T030405Z:t"
+    old = {(name, 0): Range(name, 0, 0, 12)}
+    lost = (Range(name, 0, 9, 12),)
+    assert _found(LedgerSnapshot(ranges=old, lost=lost, history=tuple(moves[:2]))) == {}
+    new = {**old, ("t", 0): Range("t", 0, 0, 3)}
+    assert _found(LedgerSnapshot(ranges=new, lost=lost, history=tuple(moves))) == {}
+    assert _found(LedgerSnapshot(ranges=old, history=tuple(moves[:2]))) == {
+        "overlap": ("t/0 [0, 9)",)
+    }
+
+
 def _found(ledger: LedgerSnapshot) -> dict[str, tuple[str, ...]]:
     return {each.kind: each.examples for each in wrong_moves(ledger)}
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from contract.harness import Store
 from contract.source import At, place_of
 from tallygate.core.letters import Letter
+from tallygate.core.offsets import topic_of
 from tallygate.settings import Settings
 from tallygate.spec import Delta
 from tallygate.targets.delta.target import DeltaTarget
@@ -85,7 +86,8 @@ class DeltaStore(Store):
         state = self.target().ledger()
         files = (self.path / "_tallygate" / self.pipeline / "letters").rglob("*.json")
         found = [Letter.read(line) for file in files for line in file.read_text().splitlines()]
-        held = {} if state is None else state.positions
+        positions = {} if state is None else state.positions
+        held = {(topic_of(name), number): at for (name, number), at in positions.items()}
         return [
             ((each.partition, each.offset), each.cause)
             for each in found

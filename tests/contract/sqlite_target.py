@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from contract.sqlite_snapshot import SqliteSnapshot
 from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
-from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Run
+from tallygate.core.ledger import Claim, Forget, LedgerChange, LedgerEntry, LedgerState, Run
 from tallygate.core.letters import DeadLetter, Letter, first_distinct
 from tallygate.core.offsets import Range, lies_in
 from tallygate.delivery import in_order
@@ -273,6 +273,11 @@ class SqliteTarget(Target):
         with self._database.transaction() as connection:
             entry = self._database.held(connection, claim)
             self._database.keep_entry(connection, entry.next(state=change.applied(entry.state)))
+            if isinstance(change, Forget):
+                connection.execute(
+                    "UPDATE tallygate_letters SET topic = ? WHERE pipeline = ? AND topic = ?",
+                    (change.name, self.pipeline, change.topic),
+                )
 
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
         return _Letters(self._database, claim or Claim(self.pipeline, Run()))

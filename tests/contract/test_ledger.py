@@ -1,21 +1,24 @@
 """The ledger beside the rows: who wrote last, what is lost, what is remembered, and whose it is."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from contract.conftest import Make
-from contract.harness import Run, settled
+from contract.harness import Run, Store, settled
 from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch
 from contract.ways import Way, ways
 from tallygate.core.blocks import Blocks
-from tallygate.core.ledger import LedgerState, Lose, OtherTargetError, Remember, Retarget
-from tallygate.core.offsets import MovedError, Range
-from tallygate.errors import LedgerError, UnreachableError
+from tallygate.core.ledger import Forget, LedgerState, Lose, OtherTargetError, Remember, Retarget
+from tallygate.core.offsets import MovedError, Range, forgotten_as
+from tallygate.errors import FencedError, LedgerError, UnreachableError
 from tallygate.targets.base import Task, TaskReport
 from tallygate.targets.batch_input import BlockInput
+from tallygate.waiting import wait_until
 
 
 def _ledger(run: Run) -> LedgerState:
@@ -96,6 +99,73 @@ def test_what_a_start_compares_is_remembered(way: Way, make: Make) -> None:
     assert _ledger(run).checkpoint_id == "checkpoint-2"
     assert _ledger(run).topic_ids == {TOPIC: "id-1"}
     assert settled(store).state.positions == LAST
+
+
+def _forget(run: Run) -> Forget:
+    state = _ledger(run)
+    read = tuple(
+        Range(*at, state.begun[at], until)
+        for at, until in sorted(state.positions.items())
+        if at[0] == TOPIC
+    )
+    return Forget(forgotten_as(TOPIC, datetime.now(UTC)), read)
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_topic_that_is_forgotten_is_kept_under_another_name(way: Way, make: Make) -> None:
+    """Its positions, what was lost of it, and its dead letters; and a topic of that name that comes
+    later is a new one, with dead letters and losses of its own at the same offsets."""
+    store, gone = make(way), Lose(BATCHES[1].ranges, "retention")
+    run = Run(store)
+    run.target.amend(run.claim, Remember(None, {TOPIC: "id-1"}))
+    run.bring(BATCHES[:1])
+    run.target.amend(run.claim, Remember(None, {TOPIC: "id-1"}))
+    run.target.amend(run.claim, gone)
+    before, letters = settled(store).state, store.letters()
+    change = _forget(run)
+    run.target.amend(run.claim, change)
+    for _ in range(2):
+        wait_until(lambda: _kept(store) == _expected(change, before), 10, "it was not forgotten")
+        assert sorted(store.letters()) == sorted(letters)
+        run = Run(store)
+    run.bring(BATCHES[:1])
+    run.target.amend(run.claim, gone)
+    twice = Counter([*letters, *letters])
+    wait_until(lambda: Counter(store.letters()) == twice, 10, lambda: str(store.letters()))
+    state = _ledger(run)
+    assert {
+        at: until for at, until in state.positions.items() if at[0] == TOPIC
+    } == before.positions
+    assert len(state.lost) == 2 * len(gone.ranges)
+
+
+def _kept(store: Store) -> tuple[object, ...]:
+    state = store.target().ledger()
+    assert state is not None
+    return state.positions, state.begun, state.topic_ids, {each.range for each in state.lost}
+
+
+def _expected(change: Forget, before: LedgerState) -> tuple[object, ...]:
+    after = change.applied(before)
+    return after.positions, after.begun, after.topic_ids, {each.range for each in after.lost}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_topic_is_forgotten_only_where_the_ledger_is_and_by_the_newest_run(
+    way: Way, make: Make
+) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    before, change = settled(store), _forget(run)
+    beyond = tuple(replace(each, until=each.until + 1) for each in change.ranges)
+    with pytest.raises((MovedError, UnreachableError)):
+        run.target.amend(run.claim, replace(change, ranges=beyond))
+    newer = Run(store)
+    with pytest.raises((FencedError, UnreachableError)):
+        run.target.amend(run.claim, change)
+    newer.bring(BATCHES)
+    assert before.state.positions != settled(store).state.positions == LAST
 
 
 def _written_before(way: Way, make: Make, batches: Sequence[Batch]) -> None:

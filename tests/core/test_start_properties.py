@@ -12,6 +12,7 @@ from fixtures.starts import (
     Positions,
     Start,
 )
+from tallygate.core.forgetting import followed, where_forgotten
 from tallygate.core.ledger import LedgerState
 from tallygate.core.offsets import Range, TopicPartition, remaining
 from tallygate.core.start_facts import (
@@ -26,13 +27,15 @@ from tallygate.core.start_facts import (
 
 WAY_OUT = re.compile(
     "[Bb]ring the (checkpoint|ledger) back|[Rr]estore them, or|start a pipeline of another name|"
-    "Set it back|Set the sink back|[Rr]emove the checkpoint",
+    "Set it back|Set the sink back|[Rr]emove the checkpoint|`tallygate forget-topic`|"
+    "so it cannot be forgotten",
     re.IGNORECASE,
 )
 
 
 T = TypeVar("T")
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
+FORGOTTEN = "forgotten:20260102T030405Z:u"
 OFFSETS = some.integers(0, 6)
 
 
@@ -53,10 +56,11 @@ def ledgers(draw: some.DrawFn) -> LedgerState:
     positions = draw(_some(PARTITIONS, least=2))
     furthest = _advanced(positions, draw(_some(PARTITIONS)))
     lanes_differ = furthest != positions and draw(some.booleans())
+    forgotten = draw(some.sampled_from([{}, {}, {(FORGOTTEN, 0): 3}]))
     return LedgerState(
-        positions=positions,
-        furthest=furthest if lanes_differ else None,
-        topic_ids={"t": "first"},
+        positions={**positions, **forgotten},
+        furthest={**furthest, **forgotten} if lanes_differ else None,
+        topic_ids={"t": "first", FORGOTTEN: draw(some.sampled_from(["third", "older"]))},
         checkpoint_id=draw(some.sampled_from([None, "query"])),
     )
 
@@ -125,7 +129,7 @@ def starts(draw: some.DrawFn) -> Start:
     ledger = draw(ledgers())
     return Start(
         ledger=ledger,
-        checkpoint=draw(checkpoints(ledger)),
+        checkpoint=draw(checkpoints(followed(ledger))),
         source=draw(some.none() | sources()),
         nature=draw(NATURES),
         policy=draw(POLICIES),
@@ -150,14 +154,17 @@ def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> No
     assert not start.nature.anchored
     assert start.policy.accept_loss or not decision.lost
     lost = {(*each.topic_partition, each.start): each.until for each in decision.lost}
-    for partition, position in start.ledger.positions.items():
+    positions = followed(start.ledger).positions
+    for partition, position in positions.items():
         assert decision.positions[partition] == lost.get((*partition, position), position)
-    known = {topic for topic, _ in start.ledger.positions}
-    for topic, number in decision.positions.keys() - start.ledger.positions.keys():
+    known = {topic for topic, _ in positions}
+    for topic, number in decision.positions.keys() - positions.keys():
         assert start.source is not None
+        begin = start.source.earliest[topic, number]
         if topic in known:  # it was added, and retention took its head before it was read
-            assert lost.get((topic, number, 0), 0) == start.source.earliest[topic, number]
-        assert decision.positions[topic, number] == start.source.earliest[topic, number]
+            assert lost.get((topic, number, 0), 0) == begin
+        before = where_forgotten(start.ledger, start.source).get((topic, number), 0)
+        assert decision.positions[topic, number] == max(begin, before)
     if decision.furthest is not None:
         assert start.nature.sees is None
         assert decision.furthest.keys() == decision.positions.keys()
@@ -171,7 +178,7 @@ def test_a_checkpoint_is_gone_on_with_only_if_its_next_batch_leaves_no_gap(start
     decision = start.decide()
     if not isinstance(decision, Resume):
         return
-    ledger, checkpoint = _after(start, decision.lost), start.checkpoint
+    ledger, checkpoint = followed(_after(start, decision.lost)), start.checkpoint
     assert checkpoint.planned is not None
     for partition, position in ledger.positions.items():
         assert checkpoint.start.get(partition, 0) <= position

@@ -46,19 +46,20 @@ table = Table()
 
 table.about = "the topic is gone or another"
 GONE = source(topic_ids={}, read=frozenset())
+WAYS = {TRIMMED: "forget-topic", COUNTS: "rebuild"}
 OTHER_TOPIC = source(0, 0, topic_ids={"t": "second"})
 for policy in (TO_TABLE, ACCEPTS):
     for nature in (TRIMMED, COUNTS):
         table.row(
             f"the topic is gone: {NAMES[nature]}{LOSS[policy]}",
-            Refused(TopicError, "topic 't' of pipeline 'p' is gone.*another name"),
+            Refused(TopicError, f"topic 't' of pipeline 'p' is gone.*{WAYS[nature]}"),
             nature=nature,
             source=GONE,
             policy=policy,
         )
         table.row(
             f"the topic is another one: {NAMES[nature]}{LOSS[policy]}",
-            Refused(LostRangeError, "topic 't' was deleted and recreated .*another name"),
+            Refused(LostRangeError, "topic 't' was deleted and recreated .*forget.*another name"),
             nature=nature,
             source=OTHER_TOPIC,
             policy=policy,

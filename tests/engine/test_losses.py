@@ -1,12 +1,17 @@
 """Records that are gone before they were read, where giving them up is not as simple."""
 
+import shutil
+from typing import Any
+
 import pytest
 
 from fixtures.audits import audited
 from fixtures.flows import SCHEMA, Flow
-from tallygate import Kafka, Postgres
+from tallygate import Delta, Kafka, Parquet, Postgres
+from tallygate.engine.batch import BatchEngine
 from tallygate.engine.rebuild import rebuild
-from tallygate.errors import LostRangeError
+from tallygate.errors import LostRangeError, TargetError
+from tallygate.spec import Console
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
 
@@ -73,3 +78,78 @@ def test_a_partition_that_is_added_and_loses_its_first_records(flow: Flow) -> No
     flow.run(accept_loss=True)
     assert flow.rows() == [each for each in range(50) if each not in range(30, 35)]
     assert audited(flow).lost == 5
+
+
+TARGETS = [
+    "postgres",
+    pytest.param("parquet", marks=pytest.mark.system),
+    pytest.param("delta", marks=pytest.mark.system),
+]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_batch_that_is_planned_is_gone_on_without_what_it_lost(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Spark would read all of it again, so a new checkpoint begins after the loss."""
+    folder = str(flow.folder / "rows")
+    sink = {"postgres": Postgres(flow.name), "parquet": Parquet(folder), "delta": Delta(folder)}
+    given = {"sink": sink[kind], "transform": "SELECT id, account FROM source"}
+    flow.send(30, partition=1)
+    flow.run(**given)
+    flow.send(30, partition=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchEngine, "_write", _stopped)
+        with pytest.raises(TargetError, match="stopped"):
+            flow.run(**given)
+    flow.retire(1, 45)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\) \(15 records\).*--accept-loss"):
+        flow.run(**given)
+    assert any("set aside" in note for note in flow.run(**given, accept_loss=True))
+    held = flow.rows() if kind == "postgres" else _rows_in(flow, kind, folder)
+    assert held == [*range(30), *range(45, 60)]
+    assert audited(flow, **given).lost == 15
+
+
+def _stopped(*_: object) -> None:
+    raise TargetError("stopped")
+
+
+def _rows_in(flow: Flow, kind: str, folder: str) -> list[int]:
+    return sorted(row.id for row in flow.spark.read.format(kind).load(folder).collect())
+
+
+def test_a_target_without_a_ledger_says_that_its_checkpoint_alone_is_in_the_way(
+    flow: Flow,
+) -> None:
+    """There is nothing that could keep what is lost, whatever is accepted."""
+    given = {"sink": Console(), "delivery": "at-least-once"}
+    flow.send(30, partition=1)
+    flow.run(**given)
+    flow.send(30, partition=1)
+    flow.retire(1, 45)
+    for accepted in (False, True):
+        with pytest.raises(
+            LostRangeError, match=r"/1 \[30, 45\).*remove the checkpoint /\S+: read"
+        ):
+            flow.run(**given, accept_loss=accepted)
+    shutil.rmtree(flow.checkpoint)
+    flow.run(**given)
+
+
+def test_a_target_without_a_ledger_says_so_when_retention_overtakes_it(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"sink": Console(), "delivery": "at-least-once"}
+    flow.send(30, partition=1)
+    flow.run(**given)
+    flow.send(30, partition=1)
+    write = BatchEngine._write
+
+    def retire(*given: Any) -> Any:
+        flow.retire(1, 45)
+        return write(*given)
+
+    monkeypatch.setattr(BatchEngine, "_write", retire)
+    with pytest.raises(LostRangeError, match=r"/1 \[30, 45\).*remove the checkpoint"):
+        flow.run(**given)

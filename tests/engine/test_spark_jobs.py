@@ -58,9 +58,11 @@ def test_a_job_that_exists_changes_one_line(flow: Flow) -> None:
     assert flow.rows("SELECT DISTINCT _topic FROM {table}") == [flow.name]
 
 
-def test_a_job_that_is_fenced_while_it_waits_fails_with_its_next_batch(flow: Flow) -> None:
-    """It does not just end, as if all were well."""
+def test_a_job_that_is_fenced_while_it_waits_fails_with_the_reason(flow: Flow) -> None:
+    """It does not wait for its next batch, nor just end, as if all were well: so it is with all who
+    wait for queries."""
     flow.send(50)
+    flow.spark.streams.resetTerminated()
     older = write_stream(
         _stream(flow),  # type: ignore[arg-type]
         name=flow.name,
@@ -69,11 +71,19 @@ def test_a_job_that_is_fenced_while_it_waits_fails_with_its_next_batch(flow: Flo
         settings=flow.settings,
     )
     wait_until(lambda: len(flow.rows("SELECT id FROM {table}")) == 50, 60, "nothing was written")
+    assert not older.awaitTermination(2 * BEAT_EVERY)  # type: ignore[arg-type]
+    assert older.exception() is None
     flow.run()
-    assert not older.awaitTermination(3 * BEAT_EVERY)  # type: ignore[arg-type]
+    with pytest.raises(StreamingQueryException, match="FencedError: .* run 2 took over on"):
+        older.awaitTermination(10 * BEAT_EVERY)  # type: ignore[arg-type]
+    assert "FencedError" in str(older.exception())
+    with pytest.raises(StreamingQueryException):
+        flow.spark.streams.awaitAnyTermination(1)
+    flow.spark.streams.resetTerminated()
+    outcome = f"SELECT outcome FROM tallygate.runs WHERE pipeline = '{flow.name}' AND epoch = 1"
+    wait_until(lambda: flow.rows(outcome)[0], 20, "how it ended is not written down")
+    assert flow.rows(outcome)[0].startswith("failed: run 1 ")
     flow.send(50)
-    with pytest.raises(StreamingQueryException, match="FencedError"):
-        older.awaitTermination(60)
     flow.run()
     flow.check()
 

@@ -6,9 +6,12 @@ the ledger claims now, but for ranges that were given up as lost, and for those 
 were interrupted: some of their partitions had moved, and some had not.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.ledger_snapshot import LedgerSnapshot
-from tallygate.core.offsets import Range, TopicPartition
+from tallygate.core.offsets import Range, TopicPartition, is_forgotten, topic_of
 
 EXAMPLES = 5
 
@@ -18,16 +21,24 @@ def wrong_moves(ledger: LedgerSnapshot) -> list[Anomaly]:
     gaps: list[Range] = []
     overlaps: list[Range] = []
     at: dict[TopicPartition, int] = {}
-    told = (*ledger.lost, *ledger.unfinished)
+    told = (
+        *(replace(each, topic=topic_of(each.topic)) for each in ledger.lost),
+        *ledger.unfinished,
+    )
+    ends = _ends_of_forgotten(ledger)
     for commit in ledger.history:
         for each in commit.ranges:
             here = at.setdefault(each.topic_partition, each.start)
+            if _is_over(each.topic_partition, here, ends, told):
+                here = each.start  # of another topic of that name, or of this one again
             if each.start > here:
                 gaps += _without(Range(*each.topic_partition, here, each.start), told)
             elif each.start < here:
                 overlaps.append(Range(*each.topic_partition, each.start, here))
             at[each.topic_partition] = max(here, each.until)
     for partition, here in at.items():
+        if partition not in ledger.ranges and _is_over(partition, here, ends, told):
+            continue
         claimed = ledger.ranges.get(partition, Range(*partition, 0, 0)).until
         if here < claimed:
             gaps += _without(Range(*partition, here, claimed), told)
@@ -39,6 +50,28 @@ def wrong_moves(ledger: LedgerSnapshot) -> list[Anomaly]:
         for kind, ranges in found.items()
         if ranges
     ]
+
+
+def _ends_of_forgotten(ledger: LedgerSnapshot) -> dict[TopicPartition, set[int]]:
+    """Where partitions of topics were when they were forgotten."""
+    ends: dict[TopicPartition, set[int]] = {}
+    for (name, number), each in ledger.ranges.items():
+        if is_forgotten(name):
+            ends.setdefault((topic_of(name), number), set()).add(each.until)
+    return ends
+
+
+def _is_over(
+    partition: TopicPartition,
+    here: int,
+    ends: Mapping[TopicPartition, set[int]],
+    told: tuple[Range, ...],
+) -> bool:
+    """Whether the topic was forgotten here, or past what was given up from here on."""
+    return any(
+        here <= end and not _without(Range(*partition, here, end), told)
+        for end in ends.get(partition, ())
+    )
 
 
 def _without(gap: Range, told: tuple[Range, ...]) -> list[Range]:

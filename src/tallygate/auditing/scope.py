@@ -7,7 +7,7 @@ of their kind. What it says of the rest is an inference, and is said as one.
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,16 @@ from confluent_kafka.admin import OffsetSpec
 
 from tallygate.auditing.verdict import Anomaly
 from tallygate.core.ledger_snapshot import LedgerSnapshot
-from tallygate.core.offsets import Range, TopicPartition, count, is_topic, lies_in
+from tallygate.core.offsets import (
+    Range,
+    TopicPartition,
+    count,
+    forgotten_at,
+    is_forgotten,
+    is_topic,
+    lies_in,
+    topic_of,
+)
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.groups import topic_ids
@@ -36,11 +45,18 @@ class Scope:
     anomalies: tuple[Anomaly, ...] = ()
     removed: tuple[Range, ...] = ()
     """What is claimed and was removed by retention, before the ranges."""
+    forgotten: tuple[tuple[datetime, Range], ...] = ()
+    """What is claimed of topics that were forgotten, and when, if it cannot be read again."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
         return (
             *self.doubts,
+            *(
+                f"{each} cannot be read again: the topic was forgotten at {at:%Y-%m-%d %H:%M:%S} "
+                "UTC, and is gone"
+                for at, each in self.forgotten
+            ),
             *(
                 f"{each} cannot be read again: retention removed {len(each)} records"
                 for each in self.removed
@@ -54,7 +70,8 @@ class Scope:
             list_offsets(partitions, OffsetSpec.for_timestamp(max(0, ms)), connection)
             for ms in (int(at.timestamp() * 1000), 0)
         )
-        return self.beginning(begins, firsts)
+        later = tuple(each for each in self.forgotten if each[0] >= at)
+        return replace(self.beginning(begins, firsts), forgotten=later)
 
     def beginning(
         self, begins: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int]
@@ -77,7 +94,7 @@ class Scope:
 
 
 def unchecked(scope: Scope, ledger: LedgerSnapshot, *, partial: bool) -> tuple[str, ...]:
-    """Why nothing was checked, if there is something that the ledger claims. A ledger that claims
+    """Why nothing was checked, if there is something that the ledger ledger. A ledger that claims
     nothing has been checked against its target; `partial` says that a part was asked for."""
     if count(scope.ranges) or not count(ledger.ranges.values()):
         return ()
@@ -91,28 +108,27 @@ def unchecked(scope: Scope, ledger: LedgerSnapshot, *, partial: bool) -> tuple[s
 
 def scope_of(ledger: LedgerSnapshot, connection: Connection) -> Scope:
     """The part of the claimed ranges that can be read again, and what cannot."""
-    partitions = sorted(partition for partition in ledger.ranges if is_topic(partition[0]))
-    ids = topic_ids(sorted({topic for topic, _ in partitions}), connection)
+    names = {name for name, _ in ledger.ranges if is_topic(name) or is_forgotten(name)}
+    ids = topic_ids(sorted(set(map(topic_of, names))), connection)
+    others = {name for name in names if _is_other(name, ledger, ids)}
     unknown = [
         f"topic {topic} is not the one that was read: it was removed or recreated since"
-        for topic in sorted({topic for topic, _ in partitions})
-        if topic not in ids or ledger.topic_ids.get(topic, ids[topic]) != ids[topic]
+        for topic in sorted(filter(is_topic, others))
     ]
-    if unknown:
-        partitions = [
-            (topic, number)
-            for topic, number in partitions
-            if topic in ids and ledger.topic_ids.get(topic, ids[topic]) == ids[topic]
-        ]
+    read = names - others
+    partitions = sorted({(topic_of(name), n) for name, n in ledger.ranges if name in read})
     earliest = list_offsets(partitions, OffsetSpec.earliest(), connection)  # type: ignore[no-untyped-call]
     latest = list_offsets(partitions, OffsetSpec.latest(), connection)  # type: ignore[no-untyped-call]
+    forgotten = _forgotten(ledger, others)
     found, beyond, removed = [], [], []
-    for partition in partitions:
-        claimed = held_here(ledger.ranges[partition], ledger.lost)
+    for name, number in sorted(at for at in ledger.ranges if at[0] in read):
+        held = held_here(ledger.ranges[name, number], ledger.lost)
+        claimed = _apart(replace(held, topic=topic_of(name)), forgotten)
+        partition = claimed.topic_partition
+        begin = max(claimed.start, _readable(held, ledger, earliest[partition]))
         if claimed.until > latest[partition]:
             beyond.append(replace(claimed, start=latest[partition]))
             claimed = replace(claimed, until=latest[partition])
-        begin = _readable(claimed, ledger, earliest)
         if begin > claimed.start:
             removed.append(replace(claimed, until=min(begin, claimed.until)))
         if begin < claimed.until:
@@ -126,7 +142,35 @@ def scope_of(ledger: LedgerSnapshot, connection: Connection) -> Scope:
         doubts=(*ledger.unknown, *unknown),
         anomalies=anomalies,
         removed=tuple(removed),
+        forgotten=forgotten,
     )
+
+
+def _is_other(name: str, ledger: LedgerSnapshot, ids: Mapping[str, str]) -> bool:
+    """Whether the topic is gone, or another one by now. Of one that was forgotten it must be sure
+    that it is the same."""
+    now = ids.get(topic_of(name))
+    return now is None or ledger.topic_ids.get(name, now if is_topic(name) else None) != now
+
+
+def _forgotten(
+    ledger: LedgerSnapshot, others: Collection[str]
+) -> tuple[tuple[datetime, Range], ...]:
+    """What is claimed of topics that were forgotten and are gone."""
+    return tuple(
+        (forgotten_at(name), replace(claimed, topic=topic_of(name)))
+        for (name, _), each in sorted(ledger.ranges.items())
+        if name in others and is_forgotten(name) and len(claimed := held_here(each, ledger.lost))
+    )
+
+
+def _apart(claimed: Range, forgotten: Iterable[tuple[datetime, Range]]) -> Range:
+    """What is claimed beyond a topic that had this name before: up to there rows of both have the
+    same coordinates, and cannot be told apart."""
+    before = [
+        each.until for _, each in forgotten if each.topic_partition == claimed.topic_partition
+    ]
+    return replace(claimed, start=min(max([claimed.start, *before]), claimed.until))
 
 
 def held_here(claimed: Range, lost: Iterable[Range]) -> Range:
@@ -138,9 +182,9 @@ def held_here(claimed: Range, lost: Iterable[Range]) -> Range:
     return claimed
 
 
-def _readable(claimed: Range, ledger: LedgerSnapshot, earliest: dict[TopicPartition, int]) -> int:
+def _readable(claimed: Range, ledger: LedgerSnapshot, earliest: int) -> int:
     lost = [each.until for each in ledger.lost if each.topic_partition == claimed.topic_partition]
-    return max(claimed.start, earliest[claimed.topic_partition], *lost)
+    return max(claimed.start, earliest, *lost)
 
 
 def since_time(given: str | datetime | timedelta) -> datetime:

@@ -38,7 +38,7 @@ from tallygate.auditing.recompute import Noted, Source
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger_snapshot import Commit, LedgerSnapshot
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Range, lies_in
+from tallygate.core.offsets import Range, lies_in, topic_of
 from tallygate.core.record import Record
 from tallygate.engine.factory import read_topics
 from tallygate.engine.opening import Opened, PipelineOrPath, load_pipeline, open_pipeline
@@ -233,13 +233,14 @@ def _judged(given: DataFrame, rows: DataFrame) -> str:
 def _by_ledger(ledger: LedgerSnapshot, at: Coordinates) -> tuple[str | None, Commit | None]:
     """What the ledger alone says of a record, and the commit that moved past it."""
     topic, partition, offset = at
-    claimed = ledger.reached.get((topic, partition))
-    if claimed is None or offset >= claimed.until:
+    reached = [e for e in ledger.reached.values() if e.topic_partition == (topic, partition)]
+    if not any(offset < each.until for each in reached):
         return "unread", None
-    if offset < claimed.start:
+    if not any(each.holds(offset) for each in reached):
         return "before", None
     commit = next((each for each in ledger.history if lies_in(each.ranges, *at)), None)
-    return ("lost" if lies_in(ledger.lost, *at) else None), commit
+    lost = (replace(each, topic=topic_of(each.topic)) for each in ledger.lost)
+    return ("lost" if lies_in(lost, *at) else None), commit
 
 
 def _record_at(at: Coordinates, connection: Connection) -> Record | None:

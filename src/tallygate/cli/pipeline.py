@@ -1,4 +1,4 @@
-"""`tallygate init`, `check`, `run`, `stop` and `rebuild`: pipelines in YAML files."""
+"""`tallygate init`, `check`, `run`, `stop`, `rebuild`, `forget-topic`: pipelines in YAML files."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ class Until(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, check, run, stop, rebuild):
+    for command in (init, check, run, stop, rebuild, forget_topic):
         app.command()(command)
 
 
@@ -155,6 +155,23 @@ def rebuild(file: File, *, settings: "Settings") -> None:
     print(f"{pipeline.name} is rebuilt from {done.summary.records:,} records.")
     if done.before is not None:
         print(f"What it replaces is kept as {done.before}.")
+
+
+@with_settings
+def forget_topic(
+    file: File,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    *,
+    settings: "Settings",
+) -> None:
+    """Go on without a topic that is gone or not to be read any more. The ledger keeps how far it
+    was read, and rows stay as they are."""
+    import tallygate
+
+    with own_session(file, settings, "forget-topic") as (pipeline, spark):
+        done = tallygate.forget_topic(pipeline, topic, settings=settings, spark=spark)
+    read = ", ".join(f"{topic}/{number} up to {until:,}" for number, until in done.items())
+    print(f"{pipeline.name} has forgotten {topic}, which it has read: {read}.")
 
 
 def _quiet() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tallygate.core.offsets import MovedError, Range, TopicPartition
+from tallygate.core.offsets import MovedError, Range, TopicPartition, topic_of
 from tallygate.errors import FencedError, LedgerError
 
 RUN_BITS = 62
@@ -163,7 +163,52 @@ class Retarget:
         return replace(state, target=self.target, lost=(*state.lost, *past))
 
 
-LedgerChange = Lose | Remember | Retarget
+@dataclass(frozen=True)
+class Forget:
+    """Follow a topic no more, and keep how far it was read under a name that no topic has."""
+
+    name: str
+    """What the ledger calls the topic from here on."""
+    ranges: tuple[Range, ...]
+    """What was read of it. A store may have dropped its positions together with the topic."""
+
+    @property
+    def topic(self) -> str:
+        return topic_of(self.name)
+
+    def check(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Compare: each position that is there must be the one that is kept."""
+        for each in self.ranges:
+            at = positions.get(each.topic_partition, each.until)
+            if at != each.until:
+                raise MovedError(f"the ledger is at {at} and not at the end of {each} any more.")
+
+    def applied(self, state: LedgerState) -> LedgerState:
+        self.check(state.positions)
+        begun = {each.topic_partition: each.start for each in self.ranges} | dict(state.begun)
+        until = {each.topic_partition: each.until for each in self.ranges}
+        ids = {self._named(topic): topic_id for topic, topic_id in state.topic_ids.items()}
+        lost = (
+            replace(each, range=replace(each.range, topic=self._named(each.range.topic)))
+            for each in state.lost
+        )
+        return replace(
+            state,
+            positions=self._renamed({**state.positions, **until}),
+            begun=self._renamed(begun),
+            topic_ids=ids,
+            lost=tuple(lost),
+            furthest=None if state.furthest is None else self._renamed(state.furthest),
+        )
+
+    def _renamed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {(self._named(topic), number): at for (topic, number), at in positions.items()}
+
+    def _named(self, topic: str) -> str:
+        return self.name if topic == self.topic else topic
+
+
+LedgerChange = Lose | Remember | Retarget | Forget
 """A change of the ledger that stands for no rows."""
 
 

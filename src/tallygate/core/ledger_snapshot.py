@@ -7,7 +7,7 @@ from typing import Any
 
 from tallygate.core.ledger import LedgerState
 from tallygate.core.letters import Coordinates
-from tallygate.core.offsets import Range, TopicPartition
+from tallygate.core.offsets import Range, TopicPartition, topic_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +46,35 @@ class LedgerSnapshot:
     ) -> "LedgerSnapshot":
         """A ledger with the dead letters that were there at its moment, of which those count that
         it is past, and what `more` the target knows of it."""
-        at = state.positions
+        at: dict[TopicPartition, int] = {}
+        for (name, number), until in state.positions.items():
+            at[topic_of(name), number] = max(until, at.get((topic_of(name), number), 0))
+        named = ((topic_of(name), number, offset) for name, number, offset in letters)
         return cls(
             ranges={
                 partition: Range(*partition, state.begun.get(partition, until), until)
-                for partition, until in at.items()
+                for partition, until in state.positions.items()
             },
             lost=tuple(each.range for each in state.lost),
-            letters=frozenset(each for each in letters if each[2] < at.get(each[:2], 0)),
+            letters=frozenset(each for each in named if each[2] < at.get(each[:2], 0)),
             topic_ids=state.topic_ids,
             **more,
         )
 
     @property
     def reached(self) -> dict[TopicPartition, Range]:
-        """The ranges, up to where the ledger was when the rows had been read."""
+        """The ranges, up to where the ledger was when the rows had been read; by the names that the
+        ledger has for topics, in the words of their rows."""
         return {
-            partition: replace(each, until=max(each.until, self.later.get(partition, each.until)))
+            partition: replace(
+                each,
+                topic=topic_of(each.topic),
+                until=max(each.until, self.later.get(partition, each.until)),
+            )
             for partition, each in self.ranges.items()
         }
 
     @property
     def moved(self) -> bool:
         """Whether the ledger moved while the rows were read."""
-        return self.reached != dict(self.ranges)
+        return any(self.later.get(at, each.until) > each.until for at, each in self.ranges.items())

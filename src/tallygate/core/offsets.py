@@ -14,6 +14,7 @@ Nothing here touches a store, so that the rules can be tried by the thousand.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tallygate.errors import LedgerError
 
@@ -21,6 +22,8 @@ TopicPartition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 Positions = Mapping[TopicPartition, int]
 OTHER_SOURCE = "source:"
+FORGOTTEN = "forgotten:"
+_MOMENT = "%Y%m%dT%H%M%SZ"
 
 
 class MovedError(LedgerError):
@@ -29,9 +32,28 @@ class MovedError(LedgerError):
 
 
 def is_topic(name: str) -> bool:
-    """Whether a name is a topic's. Sources that are not Kafka count their positions too, under
-    a name that no topic can have."""
-    return not name.startswith(OTHER_SOURCE)
+    """Whether a name is a topic's. Sources that are not Kafka count their positions too, and a
+    topic that was forgotten keeps its own, under names that no topic can have."""
+    return not name.startswith((OTHER_SOURCE, FORGOTTEN))
+
+
+def is_forgotten(name: str) -> bool:
+    return name.startswith(FORGOTTEN)
+
+
+def forgotten_as(topic: str, at: datetime) -> str:
+    """What the ledger calls a topic from the moment that it is forgotten. One that comes back, and
+    is forgotten again, has another name then."""
+    return f"{FORGOTTEN}{at.astimezone(UTC):{_MOMENT}}:{topic}"
+
+
+def topic_of(name: str) -> str:
+    """The topic that a name in the ledger stands for, also once it is forgotten."""
+    return name.split(":", 2)[2] if is_forgotten(name) else name
+
+
+def forgotten_at(name: str) -> datetime:
+    return datetime.strptime(name.split(":", 2)[1], _MOMENT).replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, order=True)

@@ -12,6 +12,16 @@ takes over, so that a refusal fences no other run, and once more when the ledger
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tallygate.core.forgetting import (
+    WAY,
+    followed,
+    names_other_topics,
+    refuse_unknown_topic,
+    refuse_unread_topic,
+    refuse_without_ledger,
+    topics_of,
+    where_forgotten,
+)
 from tallygate.core.ledger import LedgerState
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.core.start_facts import (
@@ -24,7 +34,7 @@ from tallygate.core.start_facts import (
     SourceState,
     StartPolicy,
 )
-from tallygate.errors import ConfigError, LedgerError, LostRangeError, TopicError
+from tallygate.errors import ConfigError, LedgerError, LostRangeError
 
 ADOPTED = "tallygate.adopted"
 """The file of an adopted checkpoint with the number of its last batch by then."""
@@ -43,22 +53,27 @@ def decide_start(
         return (
             _refuse_other_shuffle(checkpoint, nature, policy)
             or _refuse_unknown_past(checkpoint, policy)
+            or refuse_without_ledger(checkpoint, source, policy)
             or Resume(adopt=_adopted(checkpoint, policy, past=checkpoint.committed))
         )
+    added = _added(ledger, source)
+    whole, ledger = ledger, followed(ledger)
     refusal = (
-        refuse_other_target(ledger, nature, policy)
-        or refuse_source(ledger, source, nature, policy)
+        refuse_other_target(whole, nature, policy)
+        or refuse_source(whole, source, nature, policy)
+        or refuse_unknown_topic(whole, checkpoint, source, added, nature, policy)
         or _refuse_without_anchor(ledger, checkpoint, source, nature, policy)
         or _refuse_other_shuffle(checkpoint, nature, policy)
         or _refuse_unknown_partition(ledger, checkpoint, policy)
     )
     if refusal is not None:
         return refusal
-    lost, added = _lost(ledger, source), _added(ledger, source)
+    lost = _lost(ledger, source)
     ledger = _after(ledger, lost)
     if nature.anchored or (
         _begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
         and _is_readable(ledger, checkpoint, source, added)
+        and not names_other_topics(ledger, checkpoint, source, added)
     ):
         return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy))
     unrepeatable = _refuse_other_rows(ledger, checkpoint, nature, policy)
@@ -119,25 +134,12 @@ def refuse_source(
     if source is None:
         return None
     return (
-        _refuse_missing_topic(ledger, source, policy)
+        refuse_unread_topic(ledger, source, nature, policy)
         or refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
         or _refuse_missing_partition(ledger, source, policy)
         or _refuse_loss(_lost(ledger, source), nature, policy)
         or _refuse_headless_partition(ledger, source, nature, policy)
     )
-
-
-def _refuse_missing_topic(
-    ledger: LedgerState, source: SourceState, policy: StartPolicy
-) -> Refuse | None:
-    for topic in _topics(ledger):
-        if topic not in source.topic_ids:
-            return Refuse(
-                TopicError,
-                f"topic {topic!r} of pipeline {policy.pipeline!r} is gone. If it was renamed or "
-                "deleted on purpose, start a pipeline of another name.",
-            )
-    return None
 
 
 def refuse_other_topic(
@@ -164,7 +166,8 @@ def _another_topic(topic: str, pipeline: str) -> Refuse:
     return Refuse(
         LostRangeError,
         f"topic {topic!r} was deleted and recreated since pipeline {pipeline!r} read it: its "
-        "offsets mean other records now. Start a pipeline of another name for the new topic.",
+        f"offsets mean other records now. Forget the old one with {WAY}, and the new one is read "
+        "from its beginning; or start a pipeline of another name for it.",
     )
 
 
@@ -191,7 +194,7 @@ def _refuse_headless_partition(
 ) -> Refuse | None:
     """A topic that is new to the pipeline begins with what it still has, as any source does; but an
     anchored pipeline goes on as Spark does, from 0."""
-    known = _topics(ledger)
+    known = topics_of(ledger)
     for (topic, number), at in sorted(_added(ledger, source).items()):
         if topic not in known and nature.anchored:
             return Refuse(
@@ -286,7 +289,7 @@ def _refuse_unknown_partition(
 ) -> Refuse | None:
     """A ledger that knows a topic, but not a partition of it that was read, has lost something:
     it is an older one, or Kafka has forgotten the offset. Which, it cannot tell."""
-    known = _topics(ledger)
+    known = topics_of(ledger)
     for (topic, number), read in sorted(checkpoint.start.items()):
         if read and topic in known and (topic, number) not in ledger.positions:
             name = f"{topic}/{number}"
@@ -325,17 +328,13 @@ def _adopted(
     return -1 if past is None else past
 
 
-def _topics(ledger: LedgerState) -> list[str]:
-    return sorted({topic for topic, _ in ledger.positions if is_topic(topic)})
-
-
 def _lost(ledger: LedgerState, source: SourceState | None) -> tuple[Range, ...]:
     """What is gone before it was read, also of partitions that were added to a topic that is read
     already: they begin at 0. Rows in lanes cannot be told apart, so where some lanes have a batch
     and others have not, all of it is given up."""
     if source is None:
         return ()
-    furthest, known = ledger.furthest or {}, _topics(ledger)
+    furthest, known = ledger.furthest or {}, topics_of(ledger)
     headless = tuple(
         Range(*partition, 0, first)
         for partition, first in sorted(_added(ledger, source).items())
@@ -359,15 +358,18 @@ def _after(ledger: LedgerState, lost: tuple[Range, ...]) -> LedgerState:
 
 
 def _added(ledger: LedgerState, source: SourceState | None) -> dict[TopicPartition, int]:
-    """Partitions that are read and that the ledger does not know, if their first records are gone:
-    where they begin now. Spark begins every partition that it has not met at 0."""
+    """Partitions that are read and that the ledger does not know, if their first records are gone
+    or were read before their topic was forgotten: where they begin now. Spark begins every
+    partition that it has not met at 0."""
     if source is None:
         return {}
-    return {
-        (topic, number): at
-        for (topic, number), at in source.earliest.items()
-        if at and topic in source.read and (topic, number) not in ledger.positions
+    before = where_forgotten(ledger, source)
+    begins = {
+        (topic, number): max(first, before.get((topic, number), 0))
+        for (topic, number), first in source.earliest.items()
+        if topic in source.read and (topic, number) not in ledger.positions
     }
+    return {partition: at for partition, at in begins.items() if at}
 
 
 def _reached(ledger: LedgerState, checkpoint: CheckpointState) -> dict[TopicPartition, int]:

@@ -74,6 +74,8 @@ class BatchEngine:
     patience: float = PATIENCE
     failure: BaseException | None = None
     """What stopped the run: Spark reports it as a text alone."""
+    fenced: BaseException | None = None
+    """Why no other batch is to be begun."""
     at_start: AtStart = field(default_factory=AtStart)
     last: Progress | None = None
     reports: SparkReports = field(default_factory=SparkReports)
@@ -94,6 +96,8 @@ class BatchEngine:
         """Bring one batch to the target."""
         with self._busy:
             try:
+                if self.fenced is not None:
+                    raise self.fenced
                 if self._stopping:
                     raise StopRequested
                 self._process(frame, batch)

@@ -1,5 +1,6 @@
 """Pipelines as users run them: a `Pipeline`, or `write_stream` for a Spark job that exists."""
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -34,13 +35,14 @@ from tallygate.engine.lookup_tables import Statics
 from tallygate.engine.progress import Progress
 from tallygate.engine.run import Counts, Heart, Summary, run_query
 from tallygate.engine.run_request import RunRequest
-from tallygate.engine.start import SHUFFLE_PARTITIONS, look, start
+from tallygate.engine.start import SHUFFLE_PARTITIONS, forget, look, start
 from tallygate.engine.transform import transformed
 from tallygate.errors import ConfigError
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, RECORDS
 from tallygate.settings import Settings, nearest
 from tallygate.spark.checkpoint import Checkpoint
+from tallygate.spark.ending import WatchedQuery
 from tallygate.spark.plan import committed_only, foreign_sources, kafka_servers
 from tallygate.spark.session import session
 from tallygate.spark.state_report import states, warnings
@@ -307,6 +309,7 @@ def write_stream(
     dead_letters: DeadLetters | None = None,
     accept_loss: bool = False,
     accept_new_target: bool = False,
+    forget_topics: Collection[str] = (),
     settings: Settings | None = None,
 ) -> StreamingQuery:
     """Start writing any streaming frame over Kafka to a sink, and return the started query.
@@ -314,7 +317,8 @@ def write_stream(
     This is what takes the place of `foreachBatch` in a job that exists; `trigger` is what
     `DataStreamWriter.trigger` takes, as `{"availableNow": True}`. `accept_loss` goes on past
     records that retention has removed, and keeps the range in the ledger as lost;
-    `accept_new_target` goes on into another table or topic than before.
+    `accept_new_target` goes on into another table or topic than before; `forget_topics` goes on
+    without topics that were read and are not read any more, however often they are named.
     """
     settings = settings or Settings.load()
     if not NAME.fullmatch(name):
@@ -357,6 +361,10 @@ def write_stream(
         adopts=True,
         where="the frame",
     )
+    for topic in forget_topics:
+        with contextlib.suppress(ConfigError):  # it was done before, or the topic is back
+            forget(request, frame.sparkSession, topic)
     query, engine = start(request, frame.sparkSession)
-    Heart(query, engine, alone=True).start()
-    return query
+    heart = Heart(query, engine, alone=True)
+    heart.start()
+    return WatchedQuery(query, lambda: heart.failure)

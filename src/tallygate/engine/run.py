@@ -1,6 +1,7 @@
 """A query that runs: watched, kept in sight by a heartbeat, stopped after its batch."""
 
 import contextlib
+import logging
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ from tallygate.errors import (
     TopicError,
     UnreachableError,
 )
+from tallygate.spark.ending import interrupt
 from tallygate.spark.error_text import reason
 
 BEAT_EVERY = 2.0
@@ -154,8 +156,9 @@ class Heart:
     """Says every few seconds that the run is alive and how far it is.
 
     For a query that is left `alone` with its user it also does what a runner would: it stops the
-    query when asked to, and writes down how the run ended. One that is fenced is not stopped, which
-    would look as if all were well: its next batch fails with the reason."""
+    query when asked to, and writes down how the run ended. One that is fenced is ended at once,
+    also while it waits for records, since a newer run may wait for its checkpoint; but it fails,
+    since to be stopped would look as if all were well."""
 
     def __init__(
         self,
@@ -199,11 +202,14 @@ class Heart:
             self._end()
 
     def _end(self) -> None:
+        if self.failure is not None:
+            logging.getLogger("tallygate").error("%s", self.failure)
+            self._engine.fenced = self.failure
+            with contextlib.suppress(Exception):
+                interrupt(self._query)
+                self._query.awaitTermination(BEAT_EVERY)  # type: ignore[arg-type]
         with contextlib.suppress(Exception):
-            if self.failure is None:
-                self._query.stop()
-            else:
-                self._query.awaitTermination()
+            self._query.stop()
         with contextlib.suppress(Exception):
             self._target.end(self._claim, self._outcome())
         self._engine.end()

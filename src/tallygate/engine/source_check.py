@@ -17,7 +17,7 @@ from tallygate.kafka.groups import topic_ids
 from tallygate.kafka.read import list_offsets
 from tallygate.kafka.topic_ids import ids_now
 from tallygate.kafka.topics import Topics
-from tallygate.spark.plan import Plan, topics_read
+from tallygate.spark.plan import Plan, partitions_assigned, topics_read
 
 
 class TopicIds:
@@ -37,17 +37,24 @@ class TopicIds:
         return now
 
 
-def source_state(request: RunRequest, ledger: LedgerState | None, plan: Plan) -> SourceState | None:
+def source_state(request: RunRequest, ledger: LedgerState, plan: Plan) -> SourceState | None:
     """The topics that the plan reads or that the ledger knows, as they are now; None if no source
     is Kafka, or if the ledger holds nothing to compare them with."""
     connection = request.connection
-    if connection is None or ledger is None or not ledger.positions:
+    if connection is None or not ledger.positions:
         return None
     counts = Topics(connection).partition_counts()
     read = topics_read(plan.frame, counts)
     known = {topic for topic, _ in ledger.positions if is_topic(topic)}
     ids = topic_ids(sorted(counts.keys() & (read | known)), connection)
-    partitions = [(topic, number) for topic in ids for number in range(counts[topic])]
+    assigned = partitions_assigned(plan.frame)
+    in_part = {topic for topic, _ in assigned}
+    partitions = [
+        (topic, number)
+        for topic in ids
+        for number in range(counts[topic])
+        if topic not in in_part or (topic, number) in assigned | ledger.positions.keys()
+    ]
     first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
     return SourceState(
         topic_ids=ids,

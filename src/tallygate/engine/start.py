@@ -7,13 +7,15 @@ fences no other run, and after, when the ledger is final.
 import contextlib
 import threading
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.core.ledger import Claim, LedgerState, Lose, Retarget
+from tallygate.core.forgetting import changes_to_forget, refuse_without_ledger
+from tallygate.core.ledger import Claim, Forget, LedgerState, Lose, Retarget
 from tallygate.core.offsets import is_topic
 from tallygate.core.start import (
     ADOPTED,
@@ -28,6 +30,7 @@ from tallygate.core.start_facts import (
     Resume,
     RowsNature,
     Seed,
+    SourceState,
     StartPolicy,
 )
 from tallygate.engine.batch import BatchEngine
@@ -133,7 +136,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
     lock = _lock(request, claim, checkpoint)
     try:
         if lock is not None:
-            lock.take()
+            lock.take(note=request.note)
         decision, ledger = facts.decide()
         _carry_out(decision, request, claim, checkpoint)
         engine = BatchEngine(
@@ -159,11 +162,42 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
         raise
 
 
+def forget(request: RunRequest, spark: SparkSession, topic: str) -> Forget:
+    """Take over the pipeline, and have its ledger forget a topic. The next start finds that the
+    checkpoint names it, and makes a new one."""
+    plan, shape = look(request)
+    target = request.target
+    if not target.traits.keeps_ledger:
+        raise ConfigError(
+            f"{target.name} keeps no ledger that could forget {topic!r}: remove the checkpoint "
+            f"{request.checkpoint}, and reading begins where source.start says."
+        )
+    target.open(shape)
+    facts = _Facts.of(request, plan, shape, Checkpoint(spark, request.checkpoint))
+    facts.to_forget(topic)
+    claim = target.take_over(shape, request.checkpoint)
+    outcome = f"forgot topic {topic!r}"
+    try:
+        changes = facts.to_forget(topic)
+        for each in changes:
+            target.amend(claim, each)
+    except BaseException as error:
+        outcome = f"failed: {error}"
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            target.end(claim, outcome)
+    (done,) = (each for each in changes if isinstance(each, Forget))
+    return done
+
+
 def _lock(request: RunRequest, claim: Claim, checkpoint: Checkpoint) -> CheckpointLock | None:
     """The lock of a checkpoint that another run of this machine may use."""
     if not checkpoint.is_local:
         return None
-    return CheckpointLock(checkpoint.local_path, f"run {claim.run.epoch} of {request.name!r}")
+    holder = f"run {claim.run.epoch} of {request.name!r}"
+    fences = request.target.traits.keeps_ledger
+    return CheckpointLock(checkpoint.local_path, holder, fences=fences)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +230,7 @@ class _Facts:
         so the checkpoint does not seem to be ahead of it."""
         found = _checkpoint_state(self.checkpoint)
         ledger = self.request.target.ledger()
-        source = source_state(self.request, ledger, self.plan)
+        source = self._source(ledger, found)
         decision = decide_start(ledger, found, source, self.nature, self.policy)
         if isinstance(decision, Refuse):
             raise decision.exception()
@@ -206,16 +240,42 @@ class _Facts:
         """What to raise when the target is another one by now."""
         return other_target(self.nature, self.policy).exception()
 
+    def _source(
+        self, ledger: LedgerState | None, found: CheckpointState | None = None
+    ) -> SourceState | None:
+        """The source as it is; where the ledger knows no position, of what the checkpoint names."""
+        if ledger is None or not ledger.positions:
+            ledger = LedgerState(positions={} if found is None else found.start)
+        return source_state(self.request, ledger, self.plan)
+
     def diagnose(self) -> None:
         """Raise what is wrong with the source, if that is why the query stopped."""
         ledger = self.request.target.ledger()
-        if ledger is None:
-            return
-        source = source_state(self.request, ledger, self.plan)
         policy = replace(self.policy, accept_loss=False)
-        refusal = refuse_source(ledger, source, self.nature, policy)
+        if ledger is None or not ledger.positions:
+            found = _checkpoint_state(self.checkpoint)
+            refusal = refuse_without_ledger(found, self._source(None, found), policy)
+        else:
+            refusal = refuse_source(ledger, self._source(ledger), self.nature, policy)
         if refusal is not None:
             raise refusal.exception()
+
+    def to_forget(self, topic: str) -> tuple[Lose | Forget, ...]:
+        """The changes of the ledger by which a topic is forgotten; raise if it cannot be."""
+        found = _checkpoint_state(self.checkpoint)
+        ledger = self.request.target.ledger()
+        changes = changes_to_forget(
+            topic,
+            at=datetime.now(UTC),
+            ledger=ledger,
+            checkpoint=found,
+            source=self._source(ledger, found),
+            nature=self.nature,
+            policy=self.policy,
+        )
+        if isinstance(changes, Refuse):
+            raise changes.exception()
+        return changes
 
 
 def _nature(request: RunRequest, plan: Plan, shape: RowShape) -> RowsNature:
@@ -277,8 +337,9 @@ def _carry_out(
         if decision.set_aside:
             aside = checkpoint.set_aside(f"aside-{checkpoint.id or 'unknown'}")
             request.note(f"the checkpoint does not fit the ledger; it was set aside as {aside}")
-        checkpoint.seed(decision.positions, decision.furthest)
-        request.note("reading goes on from the ledger")
+        if decision.positions:
+            checkpoint.seed(decision.positions, decision.furthest)
+            request.note("reading goes on from the ledger")
     if decision.adopt is not None:
         checkpoint.replace(ADOPTED, str(decision.adopt))
 

@@ -12,6 +12,7 @@ its rows can be told apart, and are not written partition by partition.
 Inside `foreachBatch` it is too late for this: the frame there is a bare scan of rows.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.decoding import COORDINATES
+from tallygate.core.offsets import TopicPartition
 from tallygate.errors import ConfigError
 from tallygate.spark.kafka_options import READING
 
@@ -156,6 +158,7 @@ def topics_read(frame: DataFrame, existing: Iterable[str]) -> set[str]:
             continue
         options = node.extraOptions()
         named = re.split(r"\s*,\s*", str(options.getOrDefault("subscribe", "")).strip())
+        named += json.loads(options.getOrDefault("assign", "{}"))
         pattern = options.get("subscribePattern")
         found |= {
             topic
@@ -163,6 +166,17 @@ def topics_read(frame: DataFrame, existing: Iterable[str]) -> set[str]:
             if topic in named or (pattern is not None and fits_pattern(spark, pattern, topic))
         }
     return found
+
+
+def partitions_assigned(frame: DataFrame) -> set[TopicPartition]:
+    """The partitions that the frame's sources name one by one: of their topics no others are
+    read."""
+    given = [
+        json.loads(node.extraOptions().getOrDefault("assign", "{}"))
+        for node in walk(analyzed(frame))
+        if name_of(node) == "StreamingRelationV2"
+    ]
+    return {(topic, n) for each in given for topic, numbers in each.items() for n in numbers}
 
 
 def seen_besides_records(frame: DataFrame) -> str | None:

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from tallygate.core.letters import Coordinates, Letter
-from tallygate.core.offsets import Positions, Range, TopicPartition
+from tallygate.core.offsets import Positions, Range, TopicPartition, is_forgotten, topic_of
 from tallygate.targets.task_report import StepError
 
 SHELF = 10_000
+_COLON = "~"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,13 @@ class LetterFolder:
         """The dead letter of a record."""
         files, root = _opened(self.folder)
         topic, partition, offset = at
-        name = f"{root}/{topic}/{partition}/{offset // SHELF}/{offset}.json"
+        folders = [topic, *(each for each in _names(files, root) if each.endswith(f"~{topic}"))]
+        held = next(
+            each
+            for each in map(_named, folders)
+            if len(folders) == 1 or self.offsets((each, partition), offset, offset + 1)
+        )
+        name = f"{_within(root, (held, partition))}/{offset // SHELF}/{offset}.json"
         with files.open_input_stream(name) as stream:
             return Letter.read(stream.read().decode())
 
@@ -66,14 +73,36 @@ class LetterFolder:
             for offset in sorted(self.offsets(each.topic_partition, each.start, each.until))[:100]:
                 yield self.letter((*each.topic_partition, offset)).cause
 
+    def follow_names(self, positions: Positions) -> None:
+        """Bring the dead letters of topics that were forgotten to the names that the ledger has for
+        them. If that is cut off, the next start goes on with it."""
+        files, root = _opened(self.folder)
+        done, known = _names(files, root), {topic for topic, _ in positions}
+        for name in sorted(filter(is_forgotten, known)):
+            if f"{_folder_of(name)}.moved" in done:
+                continue
+            for (held, number), until in positions.items():
+                if held == name and topic_of(name) not in known:
+                    self._rename(files, root, (topic_of(name), number), (name, number), until)
+            files.create_dir(f"{root}/{_folder_of(name)}.moved", recursive=True)
+
+    def _rename(
+        self, files: Any, root: str, old: TopicPartition, new: TopicPartition, until: int
+    ) -> None:
+        for offset in self.offsets(old, 0, until):
+            shelf = f"{_within(root, new)}/{offset // SHELF}"
+            files.create_dir(shelf, recursive=True)
+            before = f"{_within(root, old)}/{offset // SHELF}/{offset}.json"
+            files.move(before, f"{shelf}/{offset}.json")
+
     def remove_beyond(self, positions: Positions) -> None:
         """Remove dead letters of batches that were never committed."""
         files, root = _opened(self.folder)
-        for topic in _names(files, root):
-            for number in _names(files, f"{root}/{topic}"):
-                partition = topic, int(number)
+        for folder in _names(files, root):
+            for number in _names(files, f"{root}/{folder}"):
+                partition = _named(folder), int(number)
                 for offset in self.offsets(partition, positions.get(partition, 0), None):
-                    files.delete_file(f"{root}/{topic}/{number}/{offset // SHELF}/{offset}.json")
+                    files.delete_file(f"{root}/{folder}/{number}/{offset // SHELF}/{offset}.json")
 
     def before(self, positions: Positions) -> list[Coordinates]:
         """The records whose dead letters count: the ledger has moved past them."""
@@ -86,7 +115,7 @@ class LetterFolder:
     def offsets(self, partition: TopicPartition, start: int, until: int | None) -> list[int]:
         """The offsets of the dead letters of a range."""
         files, root = _opened(self.folder)
-        folder = f"{root}/{partition[0]}/{partition[1]}"
+        folder = _within(root, partition)
         found: list[int] = []
         for shelf in map(int, _names(files, folder)):
             if shelf < start // SHELF or (until is not None and shelf * SHELF >= until):
@@ -94,6 +123,19 @@ class LetterFolder:
             names = [name.removesuffix(".json") for name in _names(files, f"{folder}/{shelf}")]
             found += [int(name) for name in names if name.isdigit()]
         return [at for at in found if at >= start and (until is None or at < until)]
+
+
+def _folder_of(topic: str) -> str:
+    """No file system minds it, and no topic has it in its name."""
+    return topic.replace(":", _COLON)
+
+
+def _named(folder: str) -> str:
+    return folder.replace(_COLON, ":")
+
+
+def _within(root: str, partition: TopicPartition) -> str:
+    return f"{root}/{_folder_of(partition[0])}/{partition[1]}"
 
 
 def _opened(folder: str) -> tuple[Any, str]:

@@ -7,7 +7,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-from tallygate.core.ledger import Claim, LedgerChange, LedgerEntry, LedgerState, Lose
+from tallygate.core.ledger import (
+    Claim,
+    Forget,
+    LedgerChange,
+    LedgerEntry,
+    LedgerState,
+    Lose,
+)
 from tallygate.core.letters import DeadLetter, first_distinct
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TargetError
@@ -95,6 +102,7 @@ class DeltaTarget(Target):
 
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
         state = self._ledger.take_over().state
+        self._letters.follow_names(state.positions)
         self._letters.remove_beyond(state.positions)
         self.local_run.begin(target=self.name, delivery=self.delivery, run=state.run.epoch)
         return Claim(self.pipeline, state.run)
@@ -110,6 +118,8 @@ class DeltaTarget(Target):
             return entry.next(state=change.applied(entry.state), ranges=ranges)
 
         self._ledger.move(claim, follow)
+        if isinstance(change, Forget):
+            self._letters.follow_names((self.ledger() or LedgerState()).positions)
 
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
         return self._letters

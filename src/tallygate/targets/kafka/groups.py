@@ -6,12 +6,13 @@ The ledger says what all lanes have done. Some may be ahead of it by one batch.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, LedgerState, Lose, Lost, Remember
+from tallygate.core.ledger import Claim, Forget, LedgerState, Lose, Lost, Remember
 from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -142,6 +143,15 @@ class PipelineGroups:
                 ]
 
             self._commit(part, past, "moving past a lost range")
+
+    def forget(self, claim: Claim, remembered: Remember, change: Forget) -> None:
+        """Keep a topic's positions under another name, each in the transaction that takes its mark
+        from where it was. What some ids have done when it is cut off stays forgotten."""
+        partitions = [each.topic_partition for each in change.ranges]
+        for part in self._parts(claim, remembered, partitions):
+            own = tuple(each for each in change.ranges if each.topic_partition in part.partitions)
+            chosen = partial(part.ledger.forgotten, replace(change, ranges=own))
+            self._commit(part, chosen, "forgetting a topic")
 
     def _past(self, ledger: GroupLedger, lost: Range, position: Position | None) -> Offset:
         at = lost.start if position is None else position.offset

@@ -32,8 +32,16 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, Remember, Run
-from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartition, is_topic
+from tallygate.core.ledger import Claim, Forget, Remember, Run
+from tallygate.core.offsets import (
+    FORGOTTEN,
+    OTHER_SOURCE,
+    MovedError,
+    Range,
+    TopicPartition,
+    is_forgotten,
+    is_topic,
+)
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, open_transactions
@@ -44,6 +52,9 @@ LONGEST = "transaction.timeout.ms"
 LOST_KEPT = 20
 STAND_IN = "tallygate.offsets."
 OTHER_STAND_IN = "tallygate.positions."
+FORGOTTEN_STAND_IN = "tallygate.forgotten."
+NO_MARK = "forgotten"
+"""Beside an offset that is no ledger's any more: Kafka's clients cannot drop a single one."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +96,16 @@ class Names:
 
 def kept_as(topic: str, *, stand_in: bool) -> str:
     """The topic whose offsets stand for a source's: its own, or one that exists for this alone."""
+    if is_forgotten(topic):
+        return FORGOTTEN_STAND_IN + topic.removeprefix(FORGOTTEN).replace(":", ".", 1)
     if not is_topic(topic):
         return OTHER_STAND_IN + topic.removeprefix(OTHER_SOURCE)
     return STAND_IN + topic if stand_in else topic
 
 
 def _source_of(kept: str, *, stand_in: bool) -> str:
+    if kept.startswith(FORGOTTEN_STAND_IN):
+        return FORGOTTEN + kept.removeprefix(FORGOTTEN_STAND_IN).replace(".", ":", 1)
     if kept.startswith(OTHER_STAND_IN):
         return OTHER_SOURCE + kept.removeprefix(OTHER_STAND_IN)
     return kept.removeprefix(STAND_IN) if stand_in else kept
@@ -232,6 +247,22 @@ class GroupLedger:
             mark = replace(mark, target=self.target, lost=lost[-LOST_KEPT:])
             found.append(self.offset(partition, until, mark))
         return found
+
+    def forgotten(self, change: Forget, positions: Positions) -> list[Offset]:
+        """The positions of a topic under the name that it has from here on, and no mark where they
+        are now."""
+        change.check({at: position.offset for at, position in positions.items()})
+        found = []
+        for each in change.ranges:
+            position = positions.get(each.topic_partition)
+            mark = self.next_mark(each, position)
+            found.append(self.offset((change.name, each.partition), each.until, mark))
+            if position is not None:
+                found.append(self.unmarked(each.topic_partition, position.offset))
+        return found
+
+    def unmarked(self, partition: TopicPartition, at: int) -> Offset:
+        return Offset(kept_as(partition[0], stand_in=self.stand_in), partition[1], at, NO_MARK)
 
     def next_mark(self, done: Range, position: Position | None) -> Mark:
         mark = self._mark(done.topic)

@@ -6,6 +6,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as Offset
 
+from tallygate.core.ledger import Forget
 from tallygate.core.letters import DeadLetter, Letter
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka import clients
@@ -46,6 +47,18 @@ class LetterTopic:
                         raise
                     # Its rules have changed since the start, or were not to be known.
                     self._keep(partition, own, USUAL)
+
+    def forget(self, change: Forget) -> None:
+        """A topic of that name that comes later has dead letters of its own from its beginning."""
+        for each in change.ranges:
+            at = each.topic_partition
+            commit_offsets(
+                self.ledger,
+                [at],
+                lambda held: [self.ledger.unmarked(at, p.offset) for at, p in held.items()],
+                connection=self.connection,
+                transactional_id=Names(self.ledger.claim.pipeline).letters_id(at),
+            )
 
     def _keep(self, partition: TopicPartition, letters: list[Letter], largest: int) -> None:
         def start(positions: Positions) -> int:

@@ -11,7 +11,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
+from tallygate.core.ledger import (
+    Claim,
+    Forget,
+    LedgerChange,
+    LedgerState,
+    Lose,
+    Remember,
+    Retarget,
+    Run,
+)
 from tallygate.core.letters import DeadLetter
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
@@ -228,11 +237,7 @@ class KafkaTarget(Target):
             known = Topics(self._source, self._settings).partition_counts()
             sizes |= {name: known[name] for name in read & known.keys()}
         for topic, wanted in sizes.items():
-            name = kept_as(topic, stand_in=self._stand_in)
-            if name not in there:
-                topics.create(name, partitions=wanted)
-            elif there[name] < wanted:
-                topics.alter(name, partitions=wanted)
+            _make_topic(topics, there, kept_as(topic, stand_in=self._stand_in), wanted)
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         """What is to be remembered goes with every later commit of this run; where the ledger knows
@@ -244,11 +249,25 @@ class KafkaTarget(Target):
         if isinstance(change, Retarget):
             groups.retarget(claim, self._remembered)
             return
+        if isinstance(change, Forget):
+            self._forget(groups, claim, change)
+            return
         ids = {**self._remembered.topic_ids, **change.topic_ids}
         self._remembered = Remember(change.checkpoint_id, ids)
         state = groups.state()
         if state is not None and change.applied(state) != state:
             groups.mark_again(claim, self._remembered, state.positions)
+
+    def _forget(self, groups: PipelineGroups, claim: Claim, change: Forget) -> None:
+        """Its positions are kept for a topic that exists for this alone. Dead letters first: how
+        far they came must not be taken for that of another topic of that name."""
+        topics = Topics(self._connection, self._settings)
+        wanted = max(each.partition for each in change.ranges) + 1
+        name = kept_as(change.name, stand_in=self._stand_in)
+        _make_topic(topics, topics.partition_counts(), name, wanted)
+        with clients.explain_errors(self._connection, f"forgetting topic {change.topic!r}"):
+            self.letter_keeper(claim).forget(change)
+        groups.forget(claim, self._remembered, change)
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         self._look_up_limits()
@@ -417,3 +436,10 @@ class KafkaTarget(Target):
         super().end(claim, outcome)
         if self._counter is not None:
             self._counter.close()
+
+
+def _make_topic(topics: Topics, there: Mapping[str, int], name: str, wanted: int) -> None:
+    if name not in there:
+        topics.create(name, partitions=wanted)
+    elif there[name] < wanted:
+        topics.alter(name, partitions=wanted)

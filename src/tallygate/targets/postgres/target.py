@@ -10,13 +10,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tallygate import __version__
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Retarget, Run
+from tallygate.core.ledger import (
+    Claim,
+    Forget,
+    LedgerChange,
+    LedgerState,
+    Lose,
+    Lost,
+    Retarget,
+    Run,
+)
 from tallygate.core.letters import DeadLetter, Letter, first_distinct
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError, TargetError
 from tallygate.postgres import ledger_tables
 from tallygate.postgres.arrow import Connected, is_lost, pooled
 from tallygate.postgres.connect import connect
+from tallygate.postgres.forgotten_topics import forget
 from tallygate.postgres.ledger_tables import KnownTable
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.sessions import ANY_EPOCH, LOCK_WAIT, bounded, insist, session_name
@@ -221,6 +231,8 @@ class PostgresTarget(Target):
                 ledger_tables.lose(connection, claim, lost)
             elif isinstance(change, Retarget):
                 ledger_tables.retarget(connection, claim, change.target)
+            elif isinstance(change, Forget):
+                forget(connection, claim, change)
             else:
                 ids = change.topic_ids
                 ledger_tables.remember(connection, claim, change.checkpoint_id, ids)
