@@ -15,6 +15,7 @@ from tallygate.engine import factory
 from tallygate.errors import ConfigError
 from tallygate.settings import Settings
 from tallygate.spec import Console, Delta, Memory, Parquet
+from tallygate.targets.base import Target
 
 SCHEMA = "id long, animal string, beach string, at timestamp"
 UPSERT = Postgres("t", mode="upsert", key="animal")
@@ -428,13 +429,27 @@ def test_a_socket_gives_what_it_can() -> None:
 
 
 @pytest.mark.parametrize("said", ["true", "TRUE", "false"])
-def test_speculation_into_a_topic_is_refused(said: str) -> None:
+def test_speculation_into_a_topic_is_refused(said: str, settings: Settings) -> None:
     """Of two attempts of a task each would fence the other's producer."""
     conf = SparkConf(loadDefaults=False).set("spark.speculation", said)
-    context = SimpleNamespace(getConf=lambda: conf)
-    spark: Any = SimpleNamespace(sparkContext=context)
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(getConf=lambda: conf),
+        conf=SimpleNamespace(get=lambda _: "2"),
+    )
+
+    def made() -> Target:
+        return factory.target_of(
+            KafkaSink("t", bootstrap_servers="localhost:1"),
+            "p",
+            delivery="exactly-once",
+            source=None,
+            topics=(),
+            spark=spark,
+            settings=settings,
+        )
+
     if said == "false":
-        factory._refuse_speculation(spark)
+        assert made().name == "topic t"
         return
     with pytest.raises(ConfigError, match="set spark.speculation=false"):
-        factory._refuse_speculation(spark)
+        made()

@@ -6,6 +6,7 @@ from mutants.files import FILES
 from mutants.proof import PROOF
 from mutants.shown import SHOWN
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
+from mutants.topics import TOPICS
 
 __all__ = ["MUTANTS"]
 
@@ -19,4 +20,5 @@ MUTANTS = (
     *CONSUMERS,
     *FILES,
     *SHOWN,
+    *TOPICS,
 )
