@@ -25,6 +25,7 @@ from tallygate.kafka.topics import Topics
 from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
 from tallygate.targets.batch_input import within
+from tallygate.targets.kafka.groups import has_stand_ins
 from tallygate.targets.kafka.ledger import Names
 from tallygate.targets.kafka.records import SOURCE, as_records
 
@@ -142,7 +143,7 @@ def topic_evidence(
     *,
     passes: bool,
 ) -> Iterator[TopicEvidence]:
-    stand_in = source.bootstrap_servers != target.bootstrap_servers
+    stand_in = has_stand_ins(Names(pipeline), source, target)
     groups = groups_of(Names(pipeline), target, stand_in=stand_in)
     narrow = groups == [Names(pipeline).group]
     topics = Topics(target, settings)

@@ -7,10 +7,11 @@ by the transactional id, which both share: the later one fences the earlier, and
 markers.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -19,6 +20,7 @@ from tallygate.consumer.retry import origin
 from tallygate.core.letters import CUT, MARKER, ROW, Letter
 from tallygate.core.marks import given_back, number
 from tallygate.core.record import MISNAMED_HEADER, Headers, Output, Record
+from tallygate.core.withdrawals import PIPELINE, Withdrawal
 from tallygate.errors import FencedError, TopicError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -125,15 +127,24 @@ def _read(record: Record, *, replayed: bool) -> DeadLetter:
 
 
 def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
-    """Every letter of the topic, oldest first in each partition, and whether it was put back."""
-    letters, replayed = [], set()
+    """Every letter of the topic that counts, oldest first in each partition, and whether it was put
+    back."""
+    # By the partition that they are in, the pipeline, and where their records are from.
+    letters: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    replayed = set()
     for record in records_in(topic, connection):
-        marked = _marked(record)
-        if marked is None:
-            letters.append(record)
-        else:
+        bare = record.key is None and record.value is None
+        gone = Withdrawal.read(record.headers, bare=bare)
+        if gone is not None:
+            where = record.partition, gone.pipeline, *gone.partition
+            letters[where] = [each for each in letters[where] if origin(each)[2] < gone.start]
+        elif (marked := _marked(record)) is not None:
             replayed.add(marked)
-    return [_read(record, replayed=_mark(record) in replayed) for record in letters]
+        else:
+            where = record.partition, record.header(PIPELINE) or b"", *origin(record)[:2]
+            letters[where].append(record)
+    found = sorted(chain(*letters.values()), key=lambda each: (each.partition, each.offset))
+    return [_read(record, replayed=_mark(record) in replayed) for record in found]
 
 
 def replay(
