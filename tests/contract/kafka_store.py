@@ -26,6 +26,10 @@ WAIT = 10.0
 @dataclass(frozen=True, kw_only=True)
 class KafkaStore(Store):
     servers: str
+    source: str | None = ""
+    """What the source's brokers are called, if by another name; None if there is no such source."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of librdkafka."""
 
     @property
     def raw(self) -> bool:
@@ -37,7 +41,8 @@ class KafkaStore(Store):
 
     @property
     def _connection(self) -> Connection:
-        return Connection.to(self.servers)
+        given = {"bootstrap.servers": self.servers}
+        return Connection(given, librdkafka_properties=dict(self.properties))
 
     @property
     def _topic(self) -> str:
@@ -60,7 +65,7 @@ class KafkaStore(Store):
             KafkaSink(self._topic),
             pipeline=self.pipeline,
             delivery=self.delivery,
-            source=self._connection,
+            source=None if self.source is None else Connection.to(self.source or self.servers),
             target=self._connection,
             topics=(TOPIC, FILES),
             lanes=LANES,
@@ -82,8 +87,22 @@ class KafkaStore(Store):
         ]
 
     def causes(self) -> list[tuple[At, str]]:
-        letters = self._read(f"{self.pipeline}.dead-letters")
-        found: list[dict[str, Any]] = [dict(each.headers() or ()) for each in letters]
+        """As the docs tell readers to count: less what a marker behind them withdraws. (The topic
+        has one partition.)"""
+        found: list[dict[str, Any]] = []
+        for each in self._read(f"{self.pipeline}.dead-letters"):
+            headers: dict[str, Any] = dict(each.headers() or ())
+            if "tallygate.withdrawn" not in headers:
+                found.append(headers)
+                continue
+            assert (each.key(), each.value(), len(headers)) == (None, None, 2)
+            place, _, start = headers["tallygate.withdrawn"].decode().partition("@")
+            found = [
+                letter
+                for letter in found
+                if f"{TOPIC}/{letter['tallygate.partition'].decode()}" != place
+                or int(letter["tallygate.offset"]) < int(start)
+            ]
         return [
             (
                 (int(each["tallygate.partition"]), int(each["tallygate.offset"])),

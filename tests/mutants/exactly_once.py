@@ -113,8 +113,8 @@ NO_GAP = (
     Mutant(
         guarantee="A topic's group says where partitions begin before any of them moves.",
         file="targets/kafka/write.py",
-        old="        if new:\n            first = min",
-        new="        if False:\n            first = min",
+        old="        if batch.new:\n",
+        new="        if False:\n",
         tests="contract/test_kills.py -k 'kafka-narrow and first_batch'",
     ),
     Mutant(
@@ -336,8 +336,8 @@ ONE_WRITER = (
     Mutant(
         guarantee="A run that takes over fences the producers of the older one.",
         file="targets/kafka/target.py",
-        old="        groups.mark_again(claim, self._remembered, before)\n        return claim\n",
-        new="        return claim\n",
+        old="        groups.mark_again(claim, self._remembered, before, self._known)\n",
+        new="",
         tests="contract/test_writers.py -k kafka-narrow",
     ),
     Mutant(
@@ -441,7 +441,8 @@ ONE_WRITER = (
     Mutant(
         guarantee="A job that is fenced while it waits for records lets go of its checkpoint.",
         file="engine/run.py",
-        old="                interrupt(self._query)\n                self._query.awaitTermination(BEAT_",
+        old="                interrupt(self._query)\n"
+        "                self._query.awaitTermination(BEAT_",
         new="                self._query.awaitTermination(1e9 + BEAT_",
         tests="engine/test_spark_jobs.py -k fenced_while",
     ),

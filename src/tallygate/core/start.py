@@ -60,6 +60,8 @@ def decide_start(
     whole, ledger = ledger, followed(ledger)
     refusal = (
         refuse_other_target(whole, nature, policy)
+        or (None if source is None else refuse_unread_topic(whole, source, nature, policy))
+        or refuse_forgotten(whole, policy)
         or refuse_source(whole, source, nature, policy)
         or refuse_unknown_topic(whole, checkpoint, source, added, nature, policy)
         or _refuse_without_anchor(ledger, checkpoint, source, nature, policy)
@@ -114,6 +116,21 @@ def other_target(nature: RowsNature, policy: StartPolicy) -> Refuse:
         f"the ledger of pipeline {policy.pipeline!r} is of another {policy.target}, or of one that "
         "was dropped and made again: the rows from before are not in this one. Set the sink back, "
         f"or {cure}.",
+    )
+
+
+def refuse_forgotten(ledger: LedgerState, policy: StartPolicy) -> Refuse | None:
+    """A partition that the ledger had and has no more is none that was added: read from its
+    beginning, its rows would come twice."""
+    if not ledger.forgotten:
+        return None
+    names = ", ".join(f"{topic}/{number}" for topic, number in ledger.forgotten)
+    return Refuse(
+        LedgerError,
+        f"the ledger of pipeline {policy.pipeline!r} has lost where it is in {names}: Kafka drops "
+        "an offset that was not committed for too long (offsets.retention.minutes), or it was "
+        f"deleted or reset. {policy.target} holds rows of it, and how many is not known, so no run "
+        f"goes on from there: {policy.cure}.",
     )
 
 
