@@ -94,6 +94,16 @@ def test_what_a_start_compares_is_remembered(way: Way, make: Make) -> None:
     assert settled(store).state.positions == LAST
 
 
+@pytest.mark.parametrize("way", ways())
+def test_the_id_of_a_topic_is_there_with_its_first_batch(way: Way, make: Make) -> None:
+    """A run that is killed then says nothing more, and the topic may be another one by the next."""
+    store = make(way)
+    run = Run(store)
+    run.target.amend(run.claim, Remember("checkpoint-1", {TOPIC: "id-1"}))
+    run.bring(BATCHES[:1])
+    assert _ledger(Run(store)).topic_ids == {TOPIC: "id-1"}
+
+
 def _written_before(way: Way, make: Make, batches: Sequence[Batch]) -> None:
     """By a run that is over: Kafka shows the offsets of a transaction a moment after its end."""
     store = make(way, pipeline="p")

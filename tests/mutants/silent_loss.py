@@ -76,6 +76,27 @@ NOTHING_IN_SILENCE = (
         tests="core/test_start_source.py",
     ),
     Mutant(
+        guarantee="A topic's id is in the ledger with the first of its offsets.",
+        file="postgres/ledger_tables.py",
+        old="(SELECT topic_ids ->> t FROM tallygate.pipelines WHERE name = $1) ",
+        new="NULL ",
+        tests="contract/test_ledger.py -k 'postgres-driver and id_of_a_topic'",
+    ),
+    Mutant(
+        guarantee="A first batch that is planned is of the topic that was there then.",
+        file="core/start.py",
+        old="            _refuse_other_first(ledger, checkpoint, source, policy)\n            or ",
+        new="            ",
+        tests="core/test_start_source.py",
+    ),
+    Mutant(
+        guarantee="A step that reads ranges gives out nothing of a topic in another's place.",
+        file="engine/frames.py",
+        old="headers=self.headers, ids=ids)",
+        new="headers=self.headers, ids={})",
+        tests="engine/test_recreated_topics.py -k 'interval and decode'",
+    ),
+    Mutant(
         guarantee="A task does not commit what it read of a topic that took another's place.",
         file="kafka/fetch.py",
         old="ids[topic] for topic in ids.keys() & reading.topics}",

@@ -41,7 +41,8 @@ def decide_start(
     """The rules in their order. `source` is None if no source is Kafka."""
     if ledger is None or not ledger.positions:
         return (
-            _refuse_other_shuffle(checkpoint, nature, policy)
+            _refuse_other_first(ledger, checkpoint, source, policy)
+            or _refuse_other_shuffle(checkpoint, nature, policy)
             or _refuse_unknown_past(checkpoint, policy)
             or Resume(adopt=_adopted(checkpoint, policy, past=checkpoint.committed))
         )
@@ -143,6 +144,18 @@ def refuse_other_topic(
         if seen.get(topic, topic_id) != topic_id:
             return _another_topic(topic, pipeline)
     return None
+
+
+def _refuse_other_first(
+    ledger: LedgerState | None,
+    checkpoint: CheckpointState,
+    source: SourceState | None,
+    policy: StartPolicy,
+) -> Refuse | None:
+    """A first batch that is planned begins where it did in the topic that was there then."""
+    if ledger is None or source is None or checkpoint.planned is None:
+        return None
+    return refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
 
 
 def _refuse_missing_partition(

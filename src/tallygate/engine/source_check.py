@@ -25,7 +25,8 @@ class TopicIds:
 
     def __init__(self, request: RunRequest, ledger: LedgerState | None) -> None:
         self._pipeline, self._connection = request.name, request.connection
-        self._seen = {} if ledger is None else dict(ledger.topic_ids)
+        begun = ledger is not None and ledger.positions
+        self._seen = dict(ledger.topic_ids) if ledger is not None and begun else {}
 
     def __call__(self, topics: Sequence[str]) -> Mapping[str, str]:
         """The ids as they are now, for the ledger to remember; raise if one has changed."""
@@ -41,7 +42,7 @@ def source_state(request: RunRequest, ledger: LedgerState | None, plan: Plan) ->
     """The topics that the plan reads or that the ledger knows, as they are now; None if no source
     is Kafka, or if the ledger holds nothing to compare them with."""
     connection = request.connection
-    if connection is None or ledger is None or not ledger.positions:
+    if connection is None or ledger is None or not (ledger.positions or ledger.topic_ids):
         return None
     counts = Topics(connection).partition_counts()
     read = topics_read(plan.frame, counts)

@@ -73,7 +73,8 @@ def _fenced(transaction: Transaction, claim: Claim) -> FencedError:
 
 
 def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> None:
-    """Compare and set every position, or raise: then nothing may be committed."""
+    """Compare and set every position, or raise: then nothing may be committed. A new one gets the
+    id that its topic had before the batch was read."""
     wanted = sorted(ranges)
     if not wanted:
         return
@@ -84,8 +85,10 @@ def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> Non
         ]
     )
     transaction.rows(
-        "INSERT INTO tallygate.positions (pipeline, topic, partition, first_offset, next_offset) "
-        f"SELECT $1, t, p, s, s FROM {_RANGES} ON CONFLICT DO NOTHING",
+        "INSERT INTO tallygate.positions "
+        "(pipeline, topic, partition, first_offset, next_offset, topic_id) "
+        "SELECT $1, t, p, s, s, (SELECT topic_ids ->> t FROM tallygate.pipelines WHERE name = $1) "
+        f"FROM {_RANGES} ON CONFLICT DO NOTHING",
         claim.pipeline,
         listed,
     )
@@ -165,7 +168,7 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
         "(SELECT jsonb_agg(jsonb_build_array(topic, partition, from_offset, until_offset, reason, "
         "accepted_at::text) ORDER BY accepted_at, topic, partition)::text "
         "FROM tallygate.lost_ranges WHERE pipeline = p.name), "
-        "x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
+        "p.topic_ids::text, x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
         "FROM tallygate.pipelines AS p "
         "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
         "LEFT JOIN tallygate.positions AS x ON x.pipeline = p.name WHERE p.name = $1",
@@ -173,13 +176,13 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     )
     if not found:
         return None
-    epoch, checkpoint_id, target, host, pid, started, lost = found[0][:7]
-    held = [row[7:] for row in found if row[7] is not None]
+    epoch, checkpoint_id, target, host, pid, started, lost, ids = found[0][:8]
+    held = [row[8:] for row in found if row[8] is not None]
     return LedgerState(
         positions={(topic, partition): at for topic, partition, _, at, _ in held},
         begun={(topic, partition): at for topic, partition, at, _, _ in held},
         run=Run(epoch=epoch, host=host or "", pid=pid or 0, started=started or ""),
-        topic_ids={topic: topic_id for topic, *_, topic_id in held if topic_id},
+        topic_ids=json.loads(ids) | {topic: topic_id for topic, *_, topic_id in held if topic_id},
         checkpoint_id=checkpoint_id,
         target=target,
         lost=tuple(
@@ -233,9 +236,11 @@ def remember(
     transaction: Transaction, claim: Claim, checkpoint_id: str | None, ids: Mapping[str, str]
 ) -> None:
     transaction.rows(
-        "UPDATE tallygate.pipelines SET checkpoint_id = $2 WHERE name = $1",
+        "UPDATE tallygate.pipelines SET checkpoint_id = $2, "
+        "topic_ids = topic_ids || ($3::text)::jsonb WHERE name = $1",
         claim.pipeline,
         checkpoint_id,
+        json.dumps(dict(ids)),
     )
     for topic, topic_id in ids.items():
         transaction.rows(
