@@ -7,9 +7,9 @@ import pytest
 
 from contract.conftest import Make
 from contract.harness import Run, settled
-from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch
+from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch, batch
 from contract.ways import Way, ways
-from tallygate.core.ledger import LedgerState, Lose, Remember, Retarget
+from tallygate.core.ledger import CutOff, LedgerState, Lose, Remember, Retarget
 from tallygate.core.offsets import MovedError, Range
 from tallygate.errors import LedgerError, UnreachableError
 
@@ -102,6 +102,47 @@ def test_the_id_of_a_topic_is_there_with_its_first_batch(way: Way, make: Make) -
     run.target.amend(run.claim, Remember("checkpoint-1", {TOPIC: "id-1"}))
     run.bring(BATCHES[:1])
     assert _ledger(Run(store)).topic_ids == {TOPIC: "id-1"}
+
+
+EPOCHS = {(TOPIC, p): 4 + p for p in FIRST}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_the_epochs_of_leaders_are_kept_with_the_positions_that_they_are_of(
+    way: Way, make: Make
+) -> None:
+    """They say nothing of what comes after these."""
+    store = make(way)
+    Run(store).bring([replace(BATCHES[0], epochs=EPOCHS)])
+    run = Run(store)
+    assert _ledger(run).leader_epochs == EPOCHS
+    run.bring([replace(batch(1, partitions=[0, 1]), epochs={(TOPIC, 0): 9})])
+    assert _ledger(run).leader_epochs == {(TOPIC, 0): 9, (TOPIC, 2): 6}
+    gone = batch(2, partitions=[0]).ranges
+    run.target.amend(run.claim, Lose(gone, "retention"))
+    assert _ledger(run).leader_epochs == {(TOPIC, 2): 6}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_what_was_cut_off_below_a_position_is_kept_as_lost(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring([replace(each, epochs=EPOCHS) for each in BATCHES[:2]])
+    at = BATCHES[1].ranges[0]
+    before = _ledger(run)
+    for wrong in (replace(at, until=at.until - 1), replace(at, until=at.until + 1)):
+        with pytest.raises((MovedError, UnreachableError)):
+            run.target.amend(run.claim, CutOff((wrong,), "an election"))
+    assert _ledger(run) == before
+    cut = replace(at, start=at.start + 3)
+    run.target.amend(run.claim, CutOff((cut,), "an election"))
+    state = _ledger(run)
+    assert state.positions == before.positions
+    assert state.leader_epochs == {(TOPIC, 1): 5, (TOPIC, 2): 6}
+    assert [each.range for each in state.lost] == [cut]
+    run.bring(BATCHES)
+    assert [each.range for each in _ledger(Run(store)).lost] == [cut]
+    assert store.seen().state.positions == LAST
 
 
 def _written_before(way: Way, make: Make, batches: Sequence[Batch]) -> None:

@@ -26,7 +26,7 @@ from tallygate.core.start_facts import (
 
 WAY_OUT = re.compile(
     "[Bb]ring the (checkpoint|ledger) back|[Rr]estore them, or|start a pipeline of another name|"
-    "Set it back|Set the sink back|[Rr]emove the checkpoint",
+    "Set it back|Set the sink back|[Rr]emove the checkpoint|To have what the source has, rebuild",
     re.IGNORECASE,
 )
 
@@ -98,6 +98,8 @@ def sources(draw: some.DrawFn) -> SourceState:
         topic_ids=draw(_mostly(both, both, {"t": "second"}, {"u": "third"})),
         earliest={partition: draw(_mostly(0, 2, 5)) for partition in PARTITIONS},
         read=draw(some.sampled_from([frozenset({"t"}), frozenset({"t", "u"})])),
+        ends={partition: draw(_mostly(20, 4)) for partition in PARTITIONS},
+        cut=draw(_mostly({}, {PARTITIONS[0]: 3})),
     )
 
 
@@ -148,7 +150,7 @@ def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> No
     if not isinstance(decision, Seed):
         return
     assert not start.nature.anchored
-    assert start.policy.accept_loss or not decision.lost
+    assert start.policy.accept_loss or not (decision.lost or decision.cut)
     lost = {(*each.topic_partition, each.start): each.until for each in decision.lost}
     for partition, position in start.ledger.positions.items():
         assert decision.positions[partition] == lost.get((*partition, position), position)
@@ -212,6 +214,8 @@ def test_what_was_carried_out_is_not_done_again(start: Start) -> None:
     if decision.adopt is not None:
         checkpoint = replace(checkpoint, adopted=decision.adopt)
     later = replace(start, ledger=_after(start, decision.lost), checkpoint=checkpoint)
+    if start.source is not None and decision.cut:  # the ledger knows of no leader any more
+        later = replace(later, source=replace(start.source, cut={}))
     assert later.decide() == Resume()
 
 

@@ -1,6 +1,7 @@
 """What a pipeline writes with the offsets of its groups, and the names that it goes by in Kafka."""
 
 from dataclasses import replace
+from typing import Any
 
 from tallygate.core.ledger import Run
 from tallygate.targets.kafka.lanes import LaneChoice
@@ -9,7 +10,7 @@ from tallygate.targets.kafka.ledger import LOST_KEPT, Mark, Names
 
 def test_a_mark_is_read_as_it_was_written_and_as_other_versions_write_it() -> None:
     mark = Mark(run=Run.mine(3), lanes=2, topic_id="t", checkpoint_id="c", first=5, lost=((1, 2),))
-    mark = replace(mark, target="u", by="key 'a', or 'a', 'b'")
+    mark = replace(mark, target="u", by="key 'a', or 'a', 'b'", leader_epoch=4)
     assert Mark.read(mark.text()) == mark
     before = '{"epoch":3,"host":"h","pid":1,"started":"s","lanes":0,"lost":[[1,2]],"first":5}'
     run = Run(epoch=3, host="h", pid=1, started="s")
@@ -24,8 +25,8 @@ def test_the_marks_of_a_group_are_small_enough_for_kafka() -> None:
     lost = tuple((10**15 + 2 * at, 10**15 + 2 * at + 1) for at in range(LOST_KEPT))
     run = Run(epoch=10**6, host="h" * 255, pid=2**22, started="2026-01-01", id=2**62)
     by = LaneChoice(key="é" * 99, columns=("é" * 99,) * 99).text()
-    ids = {"topic_id": "i" * 36, "checkpoint_id": "i" * 36, "target": "i" * 36}
-    mark = Mark(run=run, lanes=200, first=1, lost=lost, by=by, **ids)
+    ids: dict[str, Any] = {"topic_id": "i" * 36, "checkpoint_id": "i" * 36, "target": "i" * 36}
+    mark = Mark(run=run, lanes=200, first=1, lost=lost, by=by, leader_epoch=2**31, **ids)
     assert len(mark.text()) < 2048
 
 

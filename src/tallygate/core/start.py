@@ -12,6 +12,7 @@ takes over, so that a refusal fences no other run, and once more when the ledger
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tallygate.core.cut_logs import cut_ranges, refuse_cut_log
 from tallygate.core.ledger import LedgerState
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.core.start_facts import (
@@ -55,13 +56,13 @@ def decide_start(
     )
     if refusal is not None:
         return refusal
-    lost, added = _lost(ledger, source), _added(ledger, source)
+    lost, added, cut = _lost(ledger, source), _added(ledger, source), cut_ranges(ledger, source)
     ledger = _after(ledger, lost)
     if nature.anchored or (
         _begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
         and _is_readable(ledger, checkpoint, source, added)
     ):
-        return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy))
+        return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy), cut)
     unrepeatable = _refuse_other_rows(ledger, checkpoint, nature, policy)
     if unrepeatable is not None:
         return unrepeatable
@@ -72,6 +73,7 @@ def decide_start(
         set_aside=checkpoint.is_begun,
         adopt=-1 if policy.adopts else None,
         retarget=_retarget(ledger, policy),
+        cut=cut,
     )
 
 
@@ -118,6 +120,7 @@ def refuse_source(
         _refuse_missing_topic(ledger, source, policy)
         or refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
         or _refuse_missing_partition(ledger, source, policy)
+        or refuse_cut_log(ledger, source, nature, policy)
         or _refuse_loss(_lost(ledger, source), nature, policy)
         or _refuse_headless_partition(ledger, source, nature, policy)
     )
@@ -424,6 +427,11 @@ def _is_readable(
     where only a part is left to write, and nothing if the target has all of it."""
     start, end = checkpoint.start, checkpoint.end or checkpoint.start
     if any(start.get(partition, 0) < at for partition, at in added.items()):
+        return False
+    ends = {} if source is None else source.ends
+    if any(at > ends.get(partition, at) for partition, at in end.items()):
+        return False
+    if any(at < start.get(partition, 0) for partition, at in end.items()):
         return False
     if source is None or all(
         end.get(partition, 0) == at for partition, at in ledger.positions.items()

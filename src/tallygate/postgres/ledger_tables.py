@@ -15,9 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tallygate.core.ledger import IN_ANOTHER, Claim, LedgerState, Lost, Run, fenced
+from tallygate.core.ledger import (
+    IN_ANOTHER,
+    Claim,
+    LedgerState,
+    Lost,
+    Run,
+    check_end,
+    fenced,
+)
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import MovedError, Range
+from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.errors import FencedError, LedgerError
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -32,7 +40,9 @@ _NEWEST_RUN = (
     "SELECT epoch, host, pid, started_at::text FROM tallygate.runs "
     "WHERE pipeline = $1 ORDER BY epoch DESC LIMIT 1"
 )
-_RANGES = "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint)"
+_RANGES = (
+    "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint, e int)"
+)
 
 
 class Transaction(Protocol):
@@ -72,15 +82,27 @@ def _fenced(transaction: Transaction, claim: Claim) -> FencedError:
     return fenced(claim.pipeline, claim.run.epoch, newer)
 
 
-def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> None:
-    """Compare and set every position, or raise: then nothing may be committed. A new one gets the
-    id that its topic had before the batch was read."""
+def move(
+    transaction: Transaction,
+    claim: Claim,
+    ranges: Iterable[Range],
+    epochs: Mapping[TopicPartition, int] | None = None,
+) -> None:
+    """Compare and set every position, or raise: then nothing may be committed. A position gets the
+    epoch of the leader that had it, and the id that its topic had before the batch was read."""
     wanted = sorted(ranges)
     if not wanted:
         return
+    known = epochs or {}
     listed = json.dumps(
         [
-            {"t": each.topic, "p": each.partition, "s": each.start, "u": each.until}
+            {
+                "t": each.topic,
+                "p": each.partition,
+                "s": each.start,
+                "u": each.until,
+                "e": known.get(each.topic_partition),
+            }
             for each in wanted
         ]
     )
@@ -93,7 +115,8 @@ def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> Non
         listed,
     )
     moved = transaction.rows(
-        "UPDATE tallygate.positions AS held SET next_offset = u, updated_at = now() "
+        "UPDATE tallygate.positions AS held SET next_offset = u, updated_at = now(), "
+        "leader_epoch = CASE WHEN s < u OR e IS NOT NULL THEN e ELSE leader_epoch END "
         f"FROM {_RANGES} WHERE pipeline = $1 AND topic = t AND partition = p AND next_offset = s "
         "RETURNING topic",
         claim.pipeline,
@@ -168,7 +191,8 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
         "(SELECT jsonb_agg(jsonb_build_array(topic, partition, from_offset, until_offset, reason, "
         "accepted_at::text) ORDER BY accepted_at, topic, partition)::text "
         "FROM tallygate.lost_ranges WHERE pipeline = p.name), "
-        "p.topic_ids::text, x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
+        "p.topic_ids::text, x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id, "
+        "x.leader_epoch "
         "FROM tallygate.pipelines AS p "
         "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
         "LEFT JOIN tallygate.positions AS x ON x.pipeline = p.name WHERE p.name = $1",
@@ -179,10 +203,15 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     epoch, checkpoint_id, target, host, pid, started, lost, ids = found[0][:8]
     held = [row[8:] for row in found if row[8] is not None]
     return LedgerState(
-        positions={(topic, partition): at for topic, partition, _, at, _ in held},
-        begun={(topic, partition): at for topic, partition, at, _, _ in held},
+        positions={(topic, partition): at for topic, partition, _, at, _, _ in held},
+        begun={(topic, partition): at for topic, partition, at, *_ in held},
         run=Run(epoch=epoch, host=host or "", pid=pid or 0, started=started or ""),
-        topic_ids=json.loads(ids) | {topic: topic_id for topic, *_, topic_id in held if topic_id},
+        topic_ids=json.loads(ids) | {topic: each for topic, *_, each, _ in held if each},
+        leader_epochs={
+            (topic, partition): leader
+            for topic, partition, *_, leader in held
+            if leader is not None
+        },
         checkpoint_id=checkpoint_id,
         target=target,
         lost=tuple(
@@ -265,6 +294,31 @@ def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
             *each.range.topic_partition,
             each.range.start,
             each.range.until,
+            each.reason,
+        )
+
+
+def cut_off(transaction: Transaction, claim: Claim, cut: Iterable[Lost]) -> None:
+    """Keep what the source has lost below positions, which stay."""
+    for each in cut:
+        gone = each.range
+        found = transaction.rows(
+            "UPDATE tallygate.positions SET leader_epoch = NULL WHERE pipeline = $1 "
+            "AND topic = $2 AND partition = $3 RETURNING next_offset",
+            claim.pipeline,
+            *gone.topic_partition,
+        )
+        check_end(gone, found[0][0] if found else None)
+        transaction.rows(
+            "INSERT INTO tallygate.lost_ranges "
+            "(pipeline, topic, partition, from_offset, until_offset, reason) "
+            "VALUES ($1, $2, $3, $4, $5, $6) "
+            "ON CONFLICT (pipeline, topic, partition, from_offset) DO UPDATE "
+            "SET until_offset = EXCLUDED.until_offset, reason = EXCLUDED.reason",
+            claim.pipeline,
+            *gone.topic_partition,
+            gone.start,
+            gone.until,
             each.reason,
         )
 

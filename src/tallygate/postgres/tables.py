@@ -121,6 +121,7 @@ MIGRATIONS = (
     UPDATE tallygate.pipelines SET topic_ids = coalesce(
         (SELECT jsonb_object_agg(topic, topic_id) FROM tallygate.positions
          WHERE pipeline = name AND topic_id IS NOT NULL), '{}');
+    ALTER TABLE tallygate.positions ADD COLUMN leader_epoch int;
     """,
 )
 

@@ -11,7 +11,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from tallygate.core.decoding import COORDINATES
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Remember, Retarget, Run
+from tallygate.core.ledger import (
+    Claim,
+    CutOff,
+    LedgerChange,
+    LedgerState,
+    Lose,
+    Remember,
+    Retarget,
+    Run,
+)
 from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
 from tallygate.kafka import clients
@@ -218,6 +227,9 @@ class KafkaTarget(Target):
         if isinstance(change, Lose):
             groups.lose(claim, self._remembered, change)
             return
+        if isinstance(change, CutOff):
+            groups.cut_off(claim, self._remembered, change)
+            return
         if isinstance(change, Retarget):
             groups.retarget(claim, self._remembered)
             return
@@ -230,7 +242,7 @@ class KafkaTarget(Target):
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         self._look_up_limits()
         shape, groups = self._opened(), self._groups()
-        writer = self._writer(groups.ledgers(claim, self._remembered), batch)
+        writer = self._writer(groups.ledgers(claim, self._remembered, batch.epochs), batch)
         try:
             if shape.narrow:
                 return writer.by_partition(batch)

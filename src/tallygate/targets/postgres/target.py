@@ -10,7 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tallygate import __version__
-from tallygate.core.ledger import Claim, LedgerChange, LedgerState, Lose, Lost, Retarget, Run
+from tallygate.core.ledger import (
+    Claim,
+    CutOff,
+    LedgerChange,
+    LedgerState,
+    Lose,
+    Lost,
+    Retarget,
+    Run,
+)
 from tallygate.core.letters import Letter, first_distinct
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError, TargetError
@@ -199,6 +208,9 @@ class PostgresTarget(Target):
             if isinstance(change, Lose):
                 lost = [Lost(each, change.reason) for each in change.ranges]
                 ledger_tables.lose(connection, claim, lost)
+            elif isinstance(change, CutOff):
+                cut = [Lost(each, change.reason) for each in change.ranges]
+                ledger_tables.cut_off(connection, claim, cut)
             elif isinstance(change, Retarget):
                 ledger_tables.retarget(connection, claim, change.target)
             else:

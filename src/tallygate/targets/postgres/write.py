@@ -86,6 +86,7 @@ class BatchWriter:
             delivery=self.delivery,
             batch=batch.id,
             careful=self.careful,
+            epochs=batch.epochs,
         )
 
     def _staged(self, batch: WriteBatch) -> RowWriter:
@@ -106,7 +107,7 @@ class BatchWriter:
 
             def ledger() -> None:
                 seconds = {"read": round(read, 4), "write": round(_since(started) - read, 4)}
-                self._move(connection, batch.left)
+                self._move(connection, batch, batch.left)
                 self._record(connection, batch, "driver", rows, seconds)
 
             try:
@@ -135,7 +136,7 @@ class BatchWriter:
         seconds = slowest(reports)
         written = sum(report.rows for report in reports)
         with self._connection() as connection:
-            self._move(connection, unmoved(batch.left, reports))
+            self._move(connection, batch, unmoved(batch.left, reports))
             finish(connection, self.claim, number, _done(batch, "partition", written, seconds))
             connection.commit()
         return Written("partition", written, {**seconds, "total": _since(started)})
@@ -148,7 +149,7 @@ class BatchWriter:
         with self._connection() as connection:
             # It need not wait for the disk: no commit that comes later is there without this one.
             connection.rows("SET LOCAL synchronous_commit = off")
-            self._move(connection, starts)
+            self._move(connection, batch, starts)
             begun = _done(batch, "partition", UNFINISHED, {})
             number = record(connection, self.claim, begun)
             connection.commit()
@@ -175,7 +176,7 @@ class BatchWriter:
                 keep_letters(connection, self.claim, letters)
 
             def ledger() -> None:
-                self._move(connection, batch.left)
+                self._move(connection, batch, batch.left)
                 self._record(connection, batch, "staged", rows, seconds)
 
             started = time.perf_counter()
@@ -186,9 +187,9 @@ class BatchWriter:
     def _connection(self, *, careful: bool = False) -> AbstractContextManager[Connected]:
         return pooled(self.dsn, careful=careful, name=session_name(self.claim))
 
-    def _move(self, connection: Connected, ranges: Iterable[Range]) -> None:
+    def _move(self, connection: Connected, batch: WriteBatch, ranges: Iterable[Range]) -> None:
         check_claim(connection, self.claim)
-        move(connection, self.claim, ranges)
+        move(connection, self.claim, ranges, batch.epochs)
 
     def _record(
         self,
