@@ -8,7 +8,7 @@ what is seen with the records up to the ledger's positions.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from contract.source import DECODER, FIRST, REFUSED, TOPIC, At, Batch, is_bad, k
 from tallygate.core.blocks import BlockPlan, Blocks, decoded
 from tallygate.core.ledger import Claim, LedgerState
 from tallygate.core.letters import Letter
-from tallygate.core.offsets import MovedError, Range, remaining
+from tallygate.core.offsets import MovedError, Range, TopicPartition, remaining
 from tallygate.core.start import refuse_forgotten, refuse_other_target
 from tallygate.core.start_facts import RowsNature, StartPolicy
 from tallygate.errors import UnreachableError
@@ -263,12 +263,18 @@ def _tried(run: Run, batch: Batch) -> Written | None:
     if not left:
         return None
     new = tuple(each for each in left if each.topic_partition not in state.positions)
-    written = write(run, batch, left, new)
+    written = write(run, batch, left, new, batch.epochs)
     reach("batch-committed", batch.id)
     return written
 
 
-def write(run: Run, batch: Batch, left: tuple[Range, ...], new: tuple[Range, ...] = ()) -> Written:
+def write(
+    run: Run,
+    batch: Batch,
+    left: tuple[Range, ...],
+    new: tuple[Range, ...] = (),
+    epochs: Mapping[TopicPartition, int] | None = None,
+) -> Written:
     """Write what is said to be left, whatever the ledger says."""
     store, decoder = run.store, run.store.shape.decoder
     raw = raw_blocks(batch.ranges)
@@ -281,8 +287,9 @@ def write(run: Run, batch: Batch, left: tuple[Range, ...], new: tuple[Range, ...
     given = run.given(plan, store.tasks(raw))
     if not store.raw:
         given = DecodedBefore(given, lambda: keep(run, letters_of(batch)))
+    planned = WriteBatch(id=batch.id, left=left, new=new, epochs=epochs or {}, input=given)
     with raise_step_errors():
-        return run.target.write(run.claim, WriteBatch(id=batch.id, left=left, new=new, input=given))
+        return run.target.write(run.claim, planned)
 
 
 @dataclass(frozen=True)

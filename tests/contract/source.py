@@ -5,14 +5,14 @@ again and again, as Spark computes a batch again. A few cannot be decoded. Parti
 different offsets, since one that begins beyond 0 is where a ledger is easily wrong.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import orjson
 import pyarrow as pa
 
 from tallygate.core.decoding import Decoder
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka.fetch import RECORDS
 
 __all__ = [
@@ -54,6 +54,8 @@ DECODER = Decoder("json", pa.schema([("id", pa.int64()), ("account", pa.string()
 class Batch:
     id: int
     ranges: tuple[Range, ...]
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that had the ends, as far as they are known."""
 
 
 def batch(id: int, *, upto: int | None = None, partitions: Iterable[int] = FIRST) -> Batch:

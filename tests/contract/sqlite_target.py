@@ -9,7 +9,7 @@ time, so within one the ledger's newest entry is final, and `LedgerState.moved` 
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,7 +22,7 @@ from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
 from tallygate.core.ledger import Claim, Forget, LedgerChange, LedgerEntry, LedgerState, Run
 from tallygate.core.letters import DeadLetter, Letter, first_distinct
-from tallygate.core.offsets import Range, lies_in
+from tallygate.core.offsets import Range, TopicPartition, lies_in
 from tallygate.delivery import in_order
 from tallygate.errors import LedgerError
 from tallygate.failpoints import reach
@@ -96,10 +96,17 @@ class Database:
         claim.check_newest(entry.state.run)
         return entry
 
-    def move(self, connection: sqlite3.Connection, claim: Claim, ranges: Iterable[Range]) -> None:
+    def move(
+        self,
+        connection: sqlite3.Connection,
+        claim: Claim,
+        ranges: Iterable[Range],
+        epochs: Mapping[TopicPartition, int],
+    ) -> None:
         """Compare and set positions, for the run that may."""
         done, entry = tuple(ranges), self.held(connection, claim)
-        self.keep_entry(connection, entry.next(ranges=done, state=entry.state.moved(done)))
+        state = entry.state.moved(done, epochs)
+        self.keep_entry(connection, entry.next(ranges=done, state=state))
 
     def keep_letters(
         self, connection: sqlite3.Connection, pipeline: str, letters: Iterable[Letter]
@@ -137,6 +144,7 @@ class _Writer:
     claim: Claim
     columns: tuple[str, ...]
     batch: int
+    epochs: Mapping[TopicPartition, int]
 
     def commit_partition(self, blocks: Blocks, report: TaskReport) -> None:
         """A task: its rows and the position of its partition, committed by itself."""
@@ -164,7 +172,7 @@ class _Writer:
             reach("rows-written", self.batch)
 
         def ledger() -> None:
-            self.database.move(open_now, self.claim, ranges or blocks.ranges)
+            self.database.move(open_now, self.claim, ranges or blocks.ranges, self.epochs)
             reach("ledger-moved", self.batch)
 
         for steps in in_order(self.database.delivery, rows, ledger):
@@ -254,20 +262,20 @@ class SqliteTarget(Target):
         return Claim(self.pipeline, run)
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
-        writer = _Writer(self._database, claim, self._columns, batch.id)
+        writer = _Writer(self._database, claim, self._columns, batch.id, batch.epochs)
         if not self._by_task:
             report, blocks = TaskReport(), batch.input.blocks()
             writer.commit(blocks, blocks, report, batch.left)
             return Written("driver", report.rows)
         # A partition that is not known when others of its topic are would be taken for a new one.
-        self._move(claim, [replace(each, until=each.start) for each in batch.new])
+        self._move(claim, batch, [replace(each, until=each.start) for each in batch.new])
         reports = batch.input.run(writer.commit_partition, one_partition=True)
-        self._move(claim, unmoved(batch.left, reports))
+        self._move(claim, batch, unmoved(batch.left, reports))
         return Written("partition", sum(each.rows for each in reports))
 
-    def _move(self, claim: Claim, ranges: list[Range]) -> None:
+    def _move(self, claim: Claim, batch: WriteBatch, ranges: list[Range]) -> None:
         with self._database.transaction() as connection:
-            self._database.move(connection, claim, ranges)
+            self._database.move(connection, claim, ranges, batch.epochs)
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         with self._database.transaction() as connection:

@@ -10,10 +10,18 @@ import pytest
 
 from contract.conftest import Make
 from contract.harness import Run, Store, settled
-from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch
+from contract.source import BATCHES, FILES, FIRST, LAST, TOPIC, Batch, batch
 from contract.ways import Way, ways
 from tallygate.core.blocks import Blocks
-from tallygate.core.ledger import Forget, LedgerState, Lose, OtherTargetError, Remember, Retarget
+from tallygate.core.ledger import (
+    CutOff,
+    Forget,
+    LedgerState,
+    Lose,
+    OtherTargetError,
+    Remember,
+    Retarget,
+)
 from tallygate.core.offsets import MovedError, Range, forgotten_as
 from tallygate.errors import FencedError, LedgerError, UnreachableError
 from tallygate.targets.base import Task, TaskReport
@@ -166,6 +174,57 @@ def test_a_topic_is_forgotten_only_where_the_ledger_is_and_by_the_newest_run(
         run.target.amend(run.claim, change)
     newer.bring(BATCHES)
     assert before.state.positions != settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_the_id_of_a_topic_is_there_with_its_first_batch(way: Way, make: Make) -> None:
+    """A run that is killed then says nothing more, and the topic may be another one by the next."""
+    store = make(way)
+    run = Run(store)
+    run.target.amend(run.claim, Remember("checkpoint-1", {TOPIC: "id-1"}))
+    run.bring(BATCHES[:1])
+    assert _ledger(Run(store)).topic_ids == {TOPIC: "id-1"}
+
+
+EPOCHS = {(TOPIC, p): 4 + p for p in FIRST}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_the_epochs_of_leaders_are_kept_with_the_positions_that_they_are_of(
+    way: Way, make: Make
+) -> None:
+    """They say nothing of what comes after these."""
+    store = make(way)
+    Run(store).bring([replace(BATCHES[0], epochs=EPOCHS)])
+    run = Run(store)
+    assert _ledger(run).leader_epochs == EPOCHS
+    run.bring([replace(batch(1, partitions=[0, 1]), epochs={(TOPIC, 0): 9})])
+    assert _ledger(run).leader_epochs == {(TOPIC, 0): 9, (TOPIC, 2): 6}
+    gone = batch(2, partitions=[0]).ranges
+    run.target.amend(run.claim, Lose(gone, "retention"))
+    assert _ledger(run).leader_epochs == {(TOPIC, 2): 6}
+
+
+@pytest.mark.parametrize("way", ways())
+def test_what_was_cut_off_below_a_position_is_kept_as_lost(way: Way, make: Make) -> None:
+    store = make(way)
+    run = Run(store)
+    run.bring([replace(each, epochs=EPOCHS) for each in BATCHES[:2]])
+    at = BATCHES[1].ranges[0]
+    before = _ledger(run)
+    for wrong in (replace(at, until=at.until - 1), replace(at, until=at.until + 1)):
+        with pytest.raises((MovedError, UnreachableError)):
+            run.target.amend(run.claim, CutOff((wrong,), "an election"))
+    assert _ledger(run) == before
+    cut = replace(at, start=at.start + 3)
+    run.target.amend(run.claim, CutOff((cut,), "an election"))
+    state = _ledger(run)
+    assert state.positions == before.positions
+    assert state.leader_epochs == {(TOPIC, 1): 5, (TOPIC, 2): 6}
+    assert [each.range for each in state.lost] == [cut]
+    run.bring(BATCHES)
+    assert [each.range for each in _ledger(Run(store)).lost] == [cut]
+    assert store.seen().state.positions == LAST
 
 
 def _written_before(way: Way, make: Make, batches: Sequence[Batch]) -> None:

@@ -34,12 +34,12 @@ def without_fence(kind: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Folder, "sweep", lambda *_: None)
 
 
-def _moved_from_anywhere(self: LedgerState, ranges: Iterable[Range]) -> LedgerState:
+def _moved_from_anywhere(self: LedgerState, ranges: Iterable[Range], *_: Any) -> LedgerState:
     ends = {each.topic_partition: each.until for each in ranges}
     return replace(self, positions={**self.positions, **ends})
 
 
-def _move_from_anywhere(transaction: Any, claim: Claim, ranges: Iterable[Range]) -> None:
+def _move_from_anywhere(transaction: Any, claim: Claim, ranges: Iterable[Range], *_: Any) -> None:
     for each in ranges:
         transaction.rows(
             "INSERT INTO tallygate.positions "

@@ -3,7 +3,7 @@
 import pytest
 
 from tallygate.core.offsets import Range, count, remaining
-from tallygate.errors import LedgerError
+from tallygate.errors import LedgerError, LostRangeError
 
 BATCH = (Range("t", 0, 10, 20), Range("t", 1, 5, 5), Range("t", 2, 0, 7))
 
@@ -24,7 +24,7 @@ def test_a_batch_that_leaves_a_gap_is_refused() -> None:
 
 
 def test_a_batch_that_goes_back_is_refused() -> None:
-    with pytest.raises(LedgerError, match="goes back from 50 to 20 in t/0"):
+    with pytest.raises(LostRangeError, match="goes back from 50 to 20 in t/0.*Start again"):
         remaining([Range("t", 0, 50, 20)], {("t", 0): 50}, divisible=True)
 
 

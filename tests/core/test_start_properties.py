@@ -28,7 +28,7 @@ from tallygate.core.start_facts import (
 WAY_OUT = re.compile(
     "[Bb]ring the (checkpoint|ledger) back|[Rr]estore them, or|start a pipeline of another name|"
     "Set it back|Set the sink back|[Rr]emove the checkpoint|`tallygate forget-topic`|"
-    "so it cannot be forgotten",
+    "so it cannot be forgotten|To have what the source has, rebuild",
     re.IGNORECASE,
 )
 
@@ -102,6 +102,8 @@ def sources(draw: some.DrawFn) -> SourceState:
         topic_ids=draw(_mostly(both, both, {"t": "second"}, {"u": "third"})),
         earliest={partition: draw(_mostly(0, 2, 5)) for partition in PARTITIONS},
         read=draw(some.sampled_from([frozenset({"t"}), frozenset({"t", "u"})])),
+        ends={partition: draw(_mostly(20, 4)) for partition in PARTITIONS},
+        cut=draw(_mostly({}, {PARTITIONS[0]: 3})),
     )
 
 
@@ -152,7 +154,7 @@ def test_a_seed_begins_at_the_positions_or_past_what_is_lost(start: Start) -> No
     if not isinstance(decision, Seed):
         return
     assert not start.nature.anchored
-    assert start.policy.accept_loss or not decision.lost
+    assert start.policy.accept_loss or not (decision.lost or decision.cut)
     lost = {(*each.topic_partition, each.start): each.until for each in decision.lost}
     positions = followed(start.ledger).positions
     for partition, position in positions.items():
@@ -219,6 +221,8 @@ def test_what_was_carried_out_is_not_done_again(start: Start) -> None:
     if decision.adopt is not None:
         checkpoint = replace(checkpoint, adopted=decision.adopt)
     later = replace(start, ledger=_after(start, decision.lost), checkpoint=checkpoint)
+    if start.source is not None and decision.cut:  # the ledger knows of no leader any more
+        later = replace(later, source=replace(start.source, cut={}))
     assert later.decide() == Resume()
 
 

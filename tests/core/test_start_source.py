@@ -8,6 +8,7 @@ from fixtures.starts import (
     ACCEPTS,
     COUNTS,
     FILES,
+    FITS,
     HALFWAY,
     ITS_BATCH,
     LOSS,
@@ -29,6 +30,7 @@ from fixtures.starts import (
     seeded,
     source,
 )
+from tallygate.core.ledger import LedgerState
 from tallygate.core.offsets import Range
 from tallygate.core.start import refuse_other_topic, refuse_source
 from tallygate.core.start_facts import (
@@ -288,6 +290,20 @@ table.row(
     Resume(),
     source=replace(NEW_TOPIC, read=frozenset({"t"})),
 )
+
+
+table.about = "a topic is recreated before its first batch is in the ledger"
+BEGUN = LedgerState(topic_ids={"t": "first"}, checkpoint_id="query")
+PLANNED = replace(FITS, planned=0, committed=None, start={}, end=at(30, 30))
+table.row(
+    "the batch is of the old one",
+    Refused(LostRangeError, "topic 't' was deleted and recreated"),
+    BEGUN,
+    PLANNED,
+    source=OTHER_TOPIC,
+)
+table.row("none is planned", Resume(), BEGUN, NO_CHECKPOINT, source=OTHER_TOPIC)
+table.row("it is the same", Resume(), BEGUN, PLANNED, source=source(0, 0))
 
 
 @pytest.mark.parametrize(("start", "expected"), table.rows)

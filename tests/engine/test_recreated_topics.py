@@ -1,5 +1,6 @@
 """Topics that are deleted and made again: their offsets mean other records, whenever it happens."""
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from tallygate.engine.progress import Progress
 from tallygate.errors import LostRangeError
 from tallygate.targets.base import WriteBatch, Written
 from tallygate.targets.postgres.target import PostgresTarget
+
+QUERY = "SELECT id, account FROM source"
 
 
 def test_a_topic_is_recreated_under_a_batch_that_is_planned(
@@ -49,15 +52,19 @@ def test_a_topic_is_recreated_while_running(flow: Flow, monkeypatch: pytest.Monk
     assert flow.rows() == list(range(30))
 
 
-@pytest.mark.parametrize("driver_rows", [0, 20_000], ids=["tasks", "driver"])
+@pytest.mark.parametrize(
+    ("driver_rows", "transform"),
+    [(0, None), (20_000, None), (0, QUERY)],
+    ids=["tasks", "driver", "tasks that decode"],
+)
 def test_a_topic_that_is_recreated_within_the_interval_is_not_written(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch, driver_rows: int
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, driver_rows: int, transform: str | None
 ) -> None:
     """It has records at the same offsets, and the driver has only just asked for its id."""
     sink = Postgres(flow.name, driver_rows=driver_rows)
-    source = Kafka(flow.name, schema=SCHEMA)
+    given = {"sink": sink, "source": Kafka(flow.name, schema=SCHEMA), "transform": transform}
     flow.send(30, partition=0)
-    flow.run(sink=sink, source=source)
+    flow.run(**given)
     flow.send(30, partition=0)
 
     def recreate() -> None:
@@ -66,7 +73,7 @@ def test_a_topic_that_is_recreated_within_the_interval_is_not_written(
 
     _before_write(monkeypatch, recreate)
     with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run(sink=sink, source=source)
+        flow.run(**given)
     assert flow.rows() == list(range(30))
 
 
@@ -75,8 +82,7 @@ def test_a_batch_of_a_topic_that_is_recreated_meanwhile_does_not_count_as_done(
 ) -> None:
     """With a transform Spark reads, and no task can tell. No run goes on from there."""
     flow.send(30, partition=0)
-    query = "SELECT id, account FROM source"
-    flow.run(transform=query)
+    flow.run(transform=QUERY)
     flow.send(30, partition=0)
 
     def recreate() -> None:
@@ -86,9 +92,41 @@ def test_a_batch_of_a_topic_that_is_recreated_meanwhile_does_not_count_as_done(
     with monkeypatch.context() as patch:
         _before_write(patch, recreate)
         with pytest.raises(LostRangeError, match="was deleted and recreated"):
-            flow.run(transform=query)
+            flow.run(transform=QUERY)
     with pytest.raises(LostRangeError, match="was deleted and recreated"):
-        flow.run(transform=query)
+        flow.run(transform=QUERY)
+
+
+@pytest.mark.parametrize("transform", [None, QUERY], ids=["before it is read", "after"])
+def test_a_topic_that_is_recreated_under_the_first_batch_is_known_by_the_next_start(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, transform: str | None
+) -> None:
+    """The ledger has its id as soon as it has any of its offsets, and before."""
+    flow.send(30, partition=0)
+
+    def recreate() -> None:
+        _recreate(flow)
+        flow.send(90, partition=0)
+
+    with monkeypatch.context() as patch:
+        _before_write(patch, recreate)
+        with pytest.raises(LostRangeError, match="was deleted and recreated"):
+            flow.run(transform=transform)
+    with pytest.raises(LostRangeError, match="was deleted and recreated"):
+        flow.run(transform=transform)
+
+
+def test_a_pipeline_that_has_planned_nothing_takes_the_topic_that_is_there(flow: Flow) -> None:
+    """An id that the ledger has without an offset says nothing of the target."""
+    flow.send(30)
+    flow.run()
+    flow.execute(f"DELETE FROM tallygate.positions WHERE pipeline = '{flow.name}'")
+    flow.execute("TRUNCATE {table}")
+    shutil.rmtree(flow.checkpoint)
+    _recreate(flow)
+    flow.send(20)
+    flow.run()
+    assert flow.rows() == list(range(30, 50))
 
 
 @pytest.mark.parametrize("to", ["a table", "a topic elsewhere"])

@@ -92,7 +92,7 @@ NO_GAP = (
     Mutant(
         guarantee="PostgreSQL keeps where a partition begins although nothing was read there.",
         file="targets/postgres/write.py",
-        old="            self._move(connection, starts)\n",
+        old="            self._move(connection, batch, starts)\n",
         new="",
         tests="contract -k 'postgres-partition and (begins or begun or killed)'",
     ),
@@ -315,8 +315,8 @@ ONE_WRITER = (
         guarantee="PostgreSQL checks the epoch in the transaction of the rows.",
         file="targets/postgres/rows.py",
         old="                    check_claim(connection, self.claim, self.known)\n"
-        "                    move(connection, self.claim, blocks.ranges)\n",
-        new="                    move(connection, self.claim, blocks.ranges)\n",
+        "                    move(connection, self.claim, blocks.ranges, self.epochs)\n",
+        new="                    move(connection, self.claim, blocks.ranges, self.epochs)\n",
         tests="contract/test_writers.py -k postgres-partition",
     ),
     Mutant(

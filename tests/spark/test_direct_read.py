@@ -33,9 +33,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Range, ...]]:
     """The ranges of the batches whose tasks read by themselves."""
     seen = []
 
-    def noted(plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession) -> DataFrame:
+    def noted(
+        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, ids: dict[str, str]
+    ) -> DataFrame:
         seen.append(ranges)
-        return over_ranges(plan, ranges, spark)
+        return over_ranges(plan, ranges, spark, ids)
 
     monkeypatch.setattr(read_path, "over_ranges", noted)
     return seen
@@ -168,9 +170,11 @@ def test_a_batch_in_part_is_trimmed(flow: Flow, read: list[Any]) -> None:
 def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, sink: str
 ) -> None:
-    def too_late(plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession) -> DataFrame:
+    def too_late(
+        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, ids: dict[str, str]
+    ) -> DataFrame:
         flow.retire(1, 15)
-        return over_ranges(plan, ranges, spark)
+        return over_ranges(plan, ranges, spark, ids)
 
     monkeypatch.setattr(read_path, "over_ranges", too_late)
     flow.send(50, partition=1)
@@ -204,6 +208,6 @@ def test_brokers_that_do_not_answer_are_asked_again(
     decoder = source.decoder_of(Kafka("t", schema=SCHEMA))
     where = Connection.to("localhost:1")
     step = source._DecodeStep(decoder, Nowhere(), False, None, None, ["id"], where)
-    row = {"topic": "t", "partition": 0, "offset": 0, "until": 5}
+    row = {"topic": "t", "partition": 0, "offset": 0, "until": 5, "topic_id": None}
     with pytest.raises(StepError, match=r"\[retry\] no broker answers"):
         list(step.run([pa.RecordBatch.from_pylist([row])]))

@@ -19,7 +19,7 @@ from tallygate.targets.kafka.ledger import (
 
 def test_a_mark_is_read_as_it_was_written_and_as_other_versions_write_it() -> None:
     mark = Mark(run=Run.mine(3), lanes=2, topic_id="t", checkpoint_id="c", first=5, lost=((1, 2),))
-    mark = replace(mark, target="u", by="key 'a', or 'a', 'b'", known=3)
+    mark = replace(mark, target="u", by="key 'a', or 'a', 'b'", known=3, leader_epoch=4)
     assert Mark.read(mark.text()) == mark
     before = '{"epoch":3,"host":"h","pid":1,"started":"s","lanes":0,"lost":[[1,2]],"first":5}'
     run = Run(epoch=3, host="h", pid=1, started="s")
@@ -35,7 +35,8 @@ def test_the_marks_of_a_group_are_small_enough_for_kafka() -> None:
     run = Run(epoch=10**6, host="h" * 255, pid=2**22, started="2026-01-01", id=2**62)
     by = LaneChoice(key="é" * 99, columns=("é" * 99,) * 99).text()
     ids: dict[str, Any] = {"topic_id": "i" * 36, "checkpoint_id": "i" * 36, "target": "i" * 36}
-    mark = Mark(run=run, lanes=200, first=1, lost=lost, by=by, known=10**5, **ids)
+    numbers: dict[str, Any] = {"known": 10**5, "leader_epoch": 2**31}
+    mark = Mark(run=run, lanes=200, first=1, lost=lost, by=by, **numbers, **ids)
     assert len(mark.text()) < 2048
 
 

@@ -74,7 +74,7 @@ def run(
     ] = Until.stopped,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Go on past records that retention has removed."),
+        typer.Option("--accept-loss", help="Go on past records that the source has lost."),
     ] = False,
     accept_new_target: Annotated[
         bool,

@@ -102,6 +102,9 @@ class LedgerState:
     run: Run = field(default_factory=Run)
     """The run that wrote last."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Under which leader a partition's log held all up to the position (`furthest`, where lanes
+    differ), as far as that is known. A log that was cut off since has other records there."""
     checkpoint_id: str | None = None
     target: str | None = None
     """What the target is in its store, where the ledger is not a part of it: a table's number, a
@@ -112,8 +115,11 @@ class LedgerState:
     forgotten: tuple[TopicPartition, ...] = ()
     """Partitions that the ledger had and has no more, where its store can lose some of it."""
 
-    def moved(self, ranges: Iterable[Range]) -> "LedgerState":
-        """After these ranges are done. Compare and set: each must start at the position."""
+    def moved(
+        self, ranges: Iterable[Range], epochs: Mapping[TopicPartition, int] | None = None
+    ) -> "LedgerState":
+        """After these ranges are done. Compare and set: each must start at the position. The
+        `epochs` are those of the leaders that had their ends."""
         done = tuple(ranges)
         for each in done:
             at = self.positions.get(each.topic_partition, each.start)
@@ -123,7 +129,16 @@ class LedgerState:
             self,
             begun={each.topic_partition: each.start for each in done} | dict(self.begun),
             positions=dict(self.positions) | {each.topic_partition: each.until for each in done},
+            leader_epochs=self._epochs_after(done, epochs or {}),
         )
+
+    def _epochs_after(
+        self, done: Iterable[Range], epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """An epoch says nothing of the offsets that come after its position."""
+        moved = {each.topic_partition: each for each in done}
+        kept = {at: old for at, old in self.leader_epochs.items() if not len(moved.get(at, ()))}
+        return kept | {at: epochs[at] for at in moved if at in epochs}
 
 
 @dataclass(frozen=True)
@@ -199,6 +214,7 @@ class Forget:
             positions=self._renamed({**state.positions, **until}),
             begun=self._renamed(begun),
             topic_ids=ids,
+            leader_epochs=self._renamed(state.leader_epochs),
             lost=tuple(lost),
             furthest=None if state.furthest is None else self._renamed(state.furthest),
         )
@@ -210,7 +226,30 @@ class Forget:
         return self.name if topic == self.topic else topic
 
 
-LedgerChange = Lose | Remember | Retarget | Forget
+@dataclass(frozen=True)
+class CutOff:
+    """Keep as lost what the target has of a log that was cut off below it, and go on after that:
+    the source has other records at these offsets, which are not read."""
+
+    ranges: tuple[Range, ...]
+    reason: str
+
+    def applied(self, state: LedgerState) -> LedgerState:
+        gone = {each.topic_partition for each in self.ranges}
+        for each in self.ranges:
+            check_end(each, state.positions.get(each.topic_partition))
+        lost = tuple(Lost(each, self.reason, now()) for each in self.ranges)
+        epochs = {at: epoch for at, epoch in state.leader_epochs.items() if at not in gone}
+        return replace(state, lost=(*state.lost, *lost), leader_epochs=epochs)
+
+
+def check_end(cut: Range, position: int | None) -> None:
+    """Raise if what was cut off does not end at the position."""
+    if position != cut.until:
+        raise MovedError(f"the ledger is at {position} and not at the end of {cut} any more.")
+
+
+LedgerChange = Lose | Remember | Retarget | Forget | CutOff
 """A change of the ledger that stands for no rows."""
 
 
@@ -252,6 +291,7 @@ class LedgerEntry:
             **asdict(self.state),
             "positions": _listed(self.state.positions),
             "begun": _listed(self.state.begun),
+            "leader_epochs": _listed(self.state.leader_epochs),
             "furthest": None,
             "lost": [[*_flat(each.range), each.reason, each.at] for each in self.state.lost],
         }
@@ -276,6 +316,7 @@ class LedgerEntry:
                         "run": Run(**state["run"]),
                         "positions": _by_partition(state["positions"]),
                         "begun": _by_partition(state["begun"]),
+                        "leader_epochs": _by_partition(state.get("leader_epochs", ())),
                         "lost": tuple(
                             Lost(Range(*gone), reason, at) for *gone, reason, at in state["lost"]
                         ),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tallygate.errors import LedgerError
+from tallygate.errors import LedgerError, LostRangeError
 
 TopicPartition = tuple[str, int]
 """A topic and the number of one of its partitions."""
@@ -102,9 +102,10 @@ def remaining(
     left = []
     for each in ranges:
         if each.until < each.start:
-            raise LedgerError(
+            raise LostRangeError(
                 f"the batch goes back from {each.start} to {each.until} in {each.topic}/"
-                f"{each.partition}: the log was cut off, or the topic was recreated."
+                f"{each.partition}: the log was cut off, or the topic was recreated. Start again: "
+                "the start says what is gone, and how to go on."
             )
         held = positions.get(each.topic_partition)
         at = held if held is not None else 0 if each.topic in topics else each.start

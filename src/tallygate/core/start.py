@@ -12,6 +12,7 @@ takes over, so that a refusal fences no other run, and once more when the ledger
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tallygate.core.cut_logs import cut_ranges, refuse_cut_log
 from tallygate.core.forgetting import (
     WAY,
     followed,
@@ -51,7 +52,8 @@ def decide_start(
     """The rules in their order. `source` is None if no source is Kafka."""
     if ledger is None or not ledger.positions:
         return (
-            _refuse_other_shuffle(checkpoint, nature, policy)
+            _refuse_other_first(ledger, checkpoint, source, policy)
+            or _refuse_other_shuffle(checkpoint, nature, policy)
             or _refuse_unknown_past(checkpoint, policy)
             or refuse_without_ledger(checkpoint, source, policy)
             or Resume(adopt=_adopted(checkpoint, policy, past=checkpoint.committed))
@@ -70,14 +72,14 @@ def decide_start(
     )
     if refusal is not None:
         return refusal
-    lost = _lost(ledger, source)
+    lost, cut = _lost(ledger, source), cut_ranges(ledger, source)
     ledger = _after(ledger, lost)
     if nature.anchored or (
         _begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
         and _is_readable(ledger, checkpoint, source, added)
         and not names_other_topics(ledger, checkpoint, source, added)
     ):
-        return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy))
+        return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy), cut)
     unrepeatable = _refuse_other_rows(ledger, checkpoint, nature, policy)
     if unrepeatable is not None:
         return unrepeatable
@@ -88,6 +90,7 @@ def decide_start(
         set_aside=checkpoint.is_begun,
         adopt=-1 if policy.adopts else None,
         retarget=_retarget(ledger, policy),
+        cut=cut,
     )
 
 
@@ -154,6 +157,7 @@ def refuse_source(
         refuse_unread_topic(ledger, source, nature, policy)
         or refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
         or _refuse_missing_partition(ledger, source, policy)
+        or refuse_cut_log(ledger, source, nature, policy)
         or _refuse_loss(_lost(ledger, source), nature, policy)
         or _refuse_headless_partition(ledger, source, nature, policy)
     )
@@ -167,6 +171,18 @@ def refuse_other_topic(
         if seen.get(topic, topic_id) != topic_id:
             return _another_topic(topic, pipeline)
     return None
+
+
+def _refuse_other_first(
+    ledger: LedgerState | None,
+    checkpoint: CheckpointState,
+    source: SourceState | None,
+    policy: StartPolicy,
+) -> Refuse | None:
+    """A first batch that is planned begins where it did in the topic that was there then."""
+    if ledger is None or source is None or checkpoint.planned is None:
+        return None
+    return refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
 
 
 def _refuse_missing_partition(
@@ -435,6 +451,11 @@ def _is_readable(
     where only a part is left to write, and nothing if the target has all of it."""
     start, end = checkpoint.start, checkpoint.end or checkpoint.start
     if any(start.get(partition, 0) < at for partition, at in added.items()):
+        return False
+    ends = {} if source is None else source.ends
+    if any(at > ends.get(partition, at) for partition, at in end.items()):
+        return False
+    if any(at < start.get(partition, 0) for partition, at in end.items()):
         return False
     if source is None or all(
         end.get(partition, 0) == at for partition, at in ledger.positions.items()

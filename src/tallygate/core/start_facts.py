@@ -40,6 +40,11 @@ class SourceState:
     """The first offset that is still there, of every partition of these topics."""
     read: frozenset[str]
     """The topics that the pipeline reads now."""
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the logs end now."""
+    cut: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where logs were cut off below what the ledger knows of them, by the epochs of their leaders:
+    from there on they have other records, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,8 @@ class Resume:
     """The number to keep with the checkpoint as the last batch that the ledger need not know."""
     retarget: str | None = None
     """The target that the ledger is to be of from here on."""
+    cut: tuple[Range, ...] = ()
+    """Ranges that the target has, and the source has no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +113,8 @@ class Seed:
     adopt: int | None
     retarget: str | None = None
     """The target that the ledger is to be of from here on."""
+    cut: tuple[Range, ...] = ()
+    """Ranges that the target has, and the source has no more."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ from typing import TypeVar
 from pyspark.sql import DataFrame
 
 from tallygate.core.ledger import Claim, LedgerState, OtherTargetError, Remember
-from tallygate.core.offsets import MovedError, Range, count, is_topic, remaining
+from tallygate.core.offsets import (
+    MovedError,
+    Range,
+    TopicPartition,
+    count,
+    is_topic,
+    remaining,
+)
 from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.lateness import WATERMARK
 from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
@@ -62,6 +69,8 @@ class BatchEngine:
     plan: Plan
     topic_ids: Callable[[Sequence[str]], Mapping[str, str]]
     """Asks for the ids of topics, and raises if one was recreated since the run began."""
+    leader_epochs: Callable[[Sequence[Range], LedgerState], Mapping[TopicPartition, int]]
+    """Asks for the leaders of what is going to be read; raises if a log was cut off."""
     mirror: Mirror | None
     letters: int
     """The dead letters so far."""
@@ -131,13 +140,13 @@ class BatchEngine:
         if not left:
             return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
+        epochs = self.leader_epochs(left, state) if self.target.traits.keeps_ledger else {}
         beyond = self._beyond_spark
         given = self.reader.input(frame, ranges, left, self._ids, beyond_spark=beyond)
+        planned = WriteBatch(id=batch, left=left, new=new, epochs=epochs, input=given)
         try:
             with raise_step_errors():
-                return self.target.write(
-                    self.claim, WriteBatch(id=batch, left=left, new=new, input=given)
-                )
+                return self.target.write(self.claim, planned)
         except OtherTargetError as error:
             raise self.other_target() from error
         except Exception as error:

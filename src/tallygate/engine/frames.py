@@ -22,14 +22,13 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from tallygate.core import avro
 from tallygate.core.blocks import decoded as decoded_block
 from tallygate.core.decoding import COORDINATES, METADATA, Decoder
-from tallygate.core.offsets import Range
 from tallygate.engine.lateness import Lateness
 from tallygate.engine.schema import check_sample, declared, refuse_header
 from tallygate.errors import ConfigError, UnreachableError
 from tallygate.gc_tuning import collect_seldom
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL, fetch
-from tallygate.spark.direct_read import UNTIL
+from tallygate.spark.direct_read import UNTIL, ranges_in
 from tallygate.spark.error_text import reason
 from tallygate.spark.kafka_options import READING
 from tallygate.spark.plan import DECODING
@@ -237,7 +236,7 @@ class _DecodeStep:
                 yield block
                 continue
             assert self.connection is not None
-            ranges = [Range(*row.values()) for row in block.to_pylist()]
+            ranges, ids = ranges_in(block)
             collect_seldom()  # the worker may be of another daemon than ours
             with report_step_errors(lambda error: isinstance(error, UnreachableError)):
-                yield from fetch(ranges, self.connection, headers=self.headers)
+                yield from fetch(ranges, self.connection, headers=self.headers, ids=ids)

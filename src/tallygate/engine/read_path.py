@@ -91,7 +91,7 @@ class BatchReader:
             return self._fetched(frame, plan, ids)
         prepared = self.request.target.prepared
         if chosen is ReadPath.RANGES:
-            rows = over_ranges(self.plan.frame, left, frame.sparkSession)
+            rows = over_ranges(self.plan.frame, left, frame.sparkSession, ids)
             return FrameInput(rows, plan, partitions=len(needed), prepared=prepared)
         trimming = BlockPlan(
             left=left,

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tallygate.core.cut_logs import CUT_OFF
 from tallygate.core.forgetting import changes_to_forget, refuse_without_ledger
-from tallygate.core.ledger import Claim, Forget, LedgerState, Lose, Retarget
+from tallygate.core.ledger import Claim, CutOff, Forget, LedgerState, Lose, Retarget
 from tallygate.core.offsets import is_topic
 from tallygate.core.start import (
     ADOPTED,
@@ -37,7 +38,7 @@ from tallygate.engine.batch import BatchEngine
 from tallygate.engine.checkpoint_lock import CheckpointLock
 from tallygate.engine.progress import AtStart
 from tallygate.engine.run_request import RunRequest
-from tallygate.engine.source_check import TopicIds, lag_of, source_state
+from tallygate.engine.source_check import LeaderEpochs, TopicIds, lag_of, source_state
 from tallygate.errors import ConfigError, TallygateError
 from tallygate.kafka.groups import Mirror
 from tallygate.spark.checkpoint import Checkpoint
@@ -146,6 +147,7 @@ def start(request: RunRequest, spark: SparkSession) -> tuple[StreamingQuery, Bat
             shape=shape,
             plan=_plan_of_run(request, claim, checkpoint, plan),
             topic_ids=TopicIds(request, ledger),
+            leader_epochs=LeaderEpochs(request.connection),
             mirror=_mirror(request),
             letters=target.letter_count(),
             at_start=_at_start(decision, request, ledger),
@@ -329,6 +331,9 @@ def _carry_out(
     if decision.retarget is not None:
         request.target.amend(claim, Retarget(decision.retarget))
         request.note("what came before is in another target, and the ledger keeps that")
+    if decision.cut:
+        request.target.amend(claim, CutOff(decision.cut, CUT_OFF))
+        request.note(f"kept as lost, and passed over: {', '.join(map(str, decision.cut))}")
     if decision.lost:
         why = "removed by retention before it was read"
         request.target.amend(claim, Lose(decision.lost, why))

@@ -5,27 +5,36 @@ from contextlib import suppress
 
 from confluent_kafka import TopicCollection
 
-from tallygate.errors import LostRangeError, TopicError
+from tallygate.errors import LostRangeError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 
 ANSWER_TIMEOUT = 10.0
+DOING = "asking for the topics"
 
 
 def ids_now(topics: Iterable[str], connection: Connection) -> dict[str, str]:
     """The ids as they are now. A topic that is gone has none: its reader finds out."""
-    found: dict[str, str] = {}
     wanted = sorted(topics)
     if not wanted:
-        return found
-    asked = TopicCollection(wanted)
-    doing = "asking for the topics"
-    with clients.explain_errors(connection, doing):
+        return {}
+    try:
+        return _asked(wanted, connection)
+    except UnreachableError:
+        # The client waits for the controller that it knows, and does not look for another.
+        with clients.explain_errors(connection, DOING):
+            clients.shared_admin(connection).list_topics(wanted[0], timeout=ANSWER_TIMEOUT)
+        return _asked(wanted, connection)
+
+
+def _asked(topics: list[str], connection: Connection) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with clients.explain_errors(connection, DOING):
         futures = clients.shared_admin(connection).describe_topics(
-            asked, request_timeout=ANSWER_TIMEOUT
+            TopicCollection(topics), request_timeout=ANSWER_TIMEOUT
         )
     for topic, future in futures.items():
-        with suppress(TopicError), clients.explain_errors(connection, doing):
+        with suppress(TopicError), clients.explain_errors(connection, DOING):
             found[topic] = str(future.result().topic_id)
     return found
 

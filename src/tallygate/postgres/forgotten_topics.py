@@ -19,6 +19,14 @@ def forget(transaction: Transaction, claim: Claim, change: Forget) -> None:
             change.topic,
             change.name,
         )
+    transaction.rows(
+        "UPDATE tallygate.pipelines SET topic_ids = (topic_ids - $2::text) "
+        "|| jsonb_build_object($3::text, topic_ids -> $2::text) "
+        "WHERE name = $1 AND jsonb_exists(topic_ids, $2::text)",
+        claim.pipeline,
+        change.topic,
+        change.name,
+    )
     for each in change.ranges:
         transaction.rows(
             "INSERT INTO tallygate.positions (pipeline, topic, partition, first_offset, "

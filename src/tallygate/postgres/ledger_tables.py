@@ -24,11 +24,12 @@ from tallygate.core.ledger import (
     Lost,
     OtherTargetError,
     Run,
+    check_end,
     fenced,
 )
 from tallygate.core.ledger_snapshot import Commit
 from tallygate.core.letters import Coordinates, Letter
-from tallygate.core.offsets import MovedError, Range
+from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.errors import FencedError, LedgerError
 from tallygate.units import FIRST_MS, LAST_MS
 
@@ -54,7 +55,9 @@ _LETTERS = pa.schema(
         ("c", pa.string()),
     ]
 )
-_RANGES = "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint)"
+_RANGES = (
+    "jsonb_to_recordset(($2::text)::jsonb) AS wanted (t text, p int, s bigint, u bigint, e int)"
+)
 
 
 class Transaction(Protocol):
@@ -111,25 +114,41 @@ def _fenced(transaction: Transaction, claim: Claim) -> FencedError:
     return fenced(claim.pipeline, claim.run.epoch, newer)
 
 
-def move(transaction: Transaction, claim: Claim, ranges: Iterable[Range]) -> None:
-    """Compare and set every position, or raise: then nothing may be committed."""
+def move(
+    transaction: Transaction,
+    claim: Claim,
+    ranges: Iterable[Range],
+    epochs: Mapping[TopicPartition, int] | None = None,
+) -> None:
+    """Compare and set every position, or raise: then nothing may be committed. A position gets the
+    epoch of the leader that had it, and the id that its topic had before the batch was read."""
     wanted = sorted(ranges)
     if not wanted:
         return
+    known = epochs or {}
     listed = json.dumps(
         [
-            {"t": each.topic, "p": each.partition, "s": each.start, "u": each.until}
+            {
+                "t": each.topic,
+                "p": each.partition,
+                "s": each.start,
+                "u": each.until,
+                "e": known.get(each.topic_partition),
+            }
             for each in wanted
         ]
     )
     transaction.rows(
-        "INSERT INTO tallygate.positions (pipeline, topic, partition, first_offset, next_offset) "
-        f"SELECT $1, t, p, s, s FROM {_RANGES} ON CONFLICT DO NOTHING",
+        "INSERT INTO tallygate.positions "
+        "(pipeline, topic, partition, first_offset, next_offset, topic_id) "
+        "SELECT $1, t, p, s, s, (SELECT topic_ids ->> t FROM tallygate.pipelines WHERE name = $1) "
+        f"FROM {_RANGES} ON CONFLICT DO NOTHING",
         claim.pipeline,
         listed,
     )
     moved = transaction.rows(
-        "UPDATE tallygate.positions AS held SET next_offset = u, updated_at = now() "
+        "UPDATE tallygate.positions AS held SET next_offset = u, updated_at = now(), "
+        "leader_epoch = CASE WHEN s < u OR e IS NOT NULL THEN e ELSE leader_epoch END "
         f"FROM {_RANGES} WHERE pipeline = $1 AND topic = t AND partition = p AND next_offset = s "
         "RETURNING topic",
         claim.pipeline,
@@ -204,7 +223,8 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
         "(SELECT jsonb_agg(jsonb_build_array(topic, partition, from_offset, until_offset, reason, "
         "accepted_at::text) ORDER BY accepted_at, topic, partition)::text "
         "FROM tallygate.lost_ranges WHERE pipeline = p.name), "
-        "x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id "
+        "p.topic_ids::text, x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id, "
+        "x.leader_epoch "
         "FROM tallygate.pipelines AS p "
         "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
         "LEFT JOIN tallygate.positions AS x ON x.pipeline = p.name WHERE p.name = $1",
@@ -212,13 +232,18 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     )
     if not found:
         return None
-    epoch, checkpoint_id, target, host, pid, started, lost = found[0][:7]
-    held = [row[7:] for row in found if row[7] is not None]
+    epoch, checkpoint_id, target, host, pid, started, lost, ids = found[0][:8]
+    held = [row[8:] for row in found if row[8] is not None]
     return LedgerState(
-        positions={(topic, partition): at for topic, partition, _, at, _ in held},
-        begun={(topic, partition): at for topic, partition, at, _, _ in held},
+        positions={(topic, partition): at for topic, partition, _, at, _, _ in held},
+        begun={(topic, partition): at for topic, partition, at, *_ in held},
         run=Run(epoch=epoch, host=host or "", pid=pid or 0, started=started or ""),
-        topic_ids={topic: topic_id for topic, *_, topic_id in held if topic_id},
+        topic_ids=json.loads(ids) | {topic: each for topic, *_, each, _ in held if each},
+        leader_epochs={
+            (topic, partition): leader
+            for topic, partition, *_, leader in held
+            if leader is not None
+        },
         checkpoint_id=checkpoint_id,
         target=target,
         lost=tuple(
@@ -272,9 +297,11 @@ def remember(
     transaction: Transaction, claim: Claim, checkpoint_id: str | None, ids: Mapping[str, str]
 ) -> None:
     transaction.rows(
-        "UPDATE tallygate.pipelines SET checkpoint_id = $2 WHERE name = $1",
+        "UPDATE tallygate.pipelines SET checkpoint_id = $2, "
+        "topic_ids = topic_ids || ($3::text)::jsonb WHERE name = $1",
         claim.pipeline,
         checkpoint_id,
+        json.dumps(dict(ids)),
     )
     for topic, topic_id in ids.items():
         transaction.rows(
@@ -299,6 +326,31 @@ def lose(transaction: Transaction, claim: Claim, lost: Iterable[Lost]) -> None:
             *each.range.topic_partition,
             each.range.start,
             each.range.until,
+            each.reason,
+        )
+
+
+def cut_off(transaction: Transaction, claim: Claim, cut: Iterable[Lost]) -> None:
+    """Keep what the source has lost below positions, which stay."""
+    for each in cut:
+        gone = each.range
+        found = transaction.rows(
+            "UPDATE tallygate.positions SET leader_epoch = NULL WHERE pipeline = $1 "
+            "AND topic = $2 AND partition = $3 RETURNING next_offset",
+            claim.pipeline,
+            *gone.topic_partition,
+        )
+        check_end(gone, found[0][0] if found else None)
+        transaction.rows(
+            "INSERT INTO tallygate.lost_ranges "
+            "(pipeline, topic, partition, from_offset, until_offset, reason) "
+            "VALUES ($1, $2, $3, $4, $5, $6) "
+            "ON CONFLICT (pipeline, topic, partition, from_offset) DO UPDATE "
+            "SET until_offset = EXCLUDED.until_offset, reason = EXCLUDED.reason",
+            claim.pipeline,
+            *gone.topic_partition,
+            gone.start,
+            gone.until,
             each.reason,
         )
 

@@ -115,6 +115,14 @@ MIGRATIONS = (
         SELECT FROM tallygate.batches AS by_tasks
         WHERE by_tasks.pipeline = any_batch.pipeline AND by_tasks.strategy = 'partition');
     """,
+    """
+    -- A topic's id is known before any of its partitions has a position.
+    ALTER TABLE tallygate.pipelines ADD COLUMN topic_ids jsonb NOT NULL DEFAULT '{}';
+    UPDATE tallygate.pipelines SET topic_ids = coalesce(
+        (SELECT jsonb_object_agg(topic, topic_id) FROM tallygate.positions
+         WHERE pipeline = name AND topic_id IS NOT NULL), '{}');
+    ALTER TABLE tallygate.positions ADD COLUMN leader_epoch int;
+    """,
 )
 
 

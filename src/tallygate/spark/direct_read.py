@@ -15,9 +15,10 @@ would get the same values, and a uuid would be there many times.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tallygate.core.offsets import Range
@@ -36,7 +37,11 @@ from tallygate.spark.plan import (
 
 UNTIL = "until"
 """The column that ranges have and records have not."""
-_RANGES = f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long>>"
+TOPIC_ID = "topic_id"
+"""The id that the range's topic had when the range was planned, if it is known."""
+_RANGES = (
+    f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long, {TOPIC_ID}: string>>"
+)
 _SOURCE = "StreamingRelationV2"
 _KNOWN = {
     _SOURCE,
@@ -67,18 +72,38 @@ def by_records_alone(plan: DataFrame) -> bool:
     )
 
 
-def over_ranges(plan: DataFrame, ranges: Iterable[Range], spark: SparkSession) -> DataFrame:
-    """What the plan gives for these ranges. It is run in a session of the caller's choice: the one
-    of a stream's batches has the settings under which the stream is planned."""
-    leaf = analyzed(_rows([each for each in ranges if len(each)], spark))
+def over_ranges(
+    plan: DataFrame, ranges: Iterable[Range], spark: SparkSession, ids: Mapping[str, str]
+) -> DataFrame:
+    """What the plan gives for these ranges, if their topics still have these `ids` when they are
+    read. It is run in a session of the caller's choice: the one of a stream's batches has the
+    settings under which the stream is planned."""
+    leaf = analyzed(_rows([each for each in ranges if len(each)], ids, spark))
     root = analyzed(plan)
     return frame_of(spark, _replaced(root, leaf, spark))
 
 
-def _rows(ranges: list[Range], spark: SparkSession) -> DataFrame:
+def ranges_in(rows: pa.RecordBatch) -> tuple[list[Range], dict[str, str]]:
+    """The ranges of a task, and the ids of their topics as far as they are known."""
+    ranges, ids = [], {}
+    for row in rows.to_pylist():
+        topic_id = row.pop(TOPIC_ID)
+        ranges.append(Range(*row.values()))
+        if topic_id is not None:
+            ids[row["topic"]] = topic_id
+    return ranges, ids
+
+
+def _rows(ranges: list[Range], ids: Mapping[str, str], spark: SparkSession) -> DataFrame:
     text = json.dumps(
         [
-            {"topic": it.topic, "partition": it.partition, "offset": it.start, UNTIL: it.until}
+            {
+                "topic": it.topic,
+                "partition": it.partition,
+                "offset": it.start,
+                UNTIL: it.until,
+                TOPIC_ID: ids.get(it.topic),
+            }
             for it in ranges
         ]
     )

@@ -18,7 +18,7 @@ from tallygate.core.blocks import Blocks
 from tallygate.core.decoding import COORDINATES, Decoder
 from tallygate.core.ledger import Claim, LedgerChange, LedgerState
 from tallygate.core.letters import DeadLetter, Letter
-from tallygate.core.offsets import Range
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import TargetError, UnreachableError
 from tallygate.targets.local_run import LocalRun
 from tallygate.targets.snapshot import Snapshot
@@ -130,6 +130,8 @@ class WriteBatch:
     left: tuple[Range, ...]
     new: tuple[Range, ...] = ()
     """Those of partitions that the ledger does not know yet."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that had the ends of the ranges, as far as they are known."""
     input: BatchInput
 
 

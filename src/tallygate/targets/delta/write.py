@@ -47,7 +47,7 @@ class TableWriter:
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         before = self.ledger.current(claim)
-        state = before.state.moved(batch.left)
+        state = before.state.moved(batch.left, batch.epochs)
         after = before.next(state=state, batch=batch.id, ranges=batch.left)
         rows = batch.input.frame()
         reach("rows-begun", batch.id)

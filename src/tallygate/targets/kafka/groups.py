@@ -12,7 +12,7 @@ from operator import attrgetter
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, Forget, LedgerState, Lose, Lost, Remember
+from tallygate.core.ledger import Claim, CutOff, Forget, LedgerState, Lose, Lost, Remember
 from tallygate.core.offsets import MovedError, Range, TopicPartition, is_topic
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -118,7 +118,12 @@ class PipelineGroups:
         for position in found.values():
             claim.check_newest(position.mark.run)
 
-    def ledgers(self, claim: Claim, remembered: Remember) -> tuple[GroupLedger, ...]:
+    def ledgers(
+        self,
+        claim: Claim,
+        remembered: Remember,
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> tuple[GroupLedger, ...]:
         return tuple(
             GroupLedger(
                 group=group,
@@ -129,6 +134,7 @@ class PipelineGroups:
                 target=self.target,
                 by=self.by,
                 known=self.known,
+                epochs=epochs or {},
             )
             for group in self.groups
         )
@@ -153,6 +159,16 @@ class PipelineGroups:
         self._commit_again(
             lambda ledger, at: ledger.retargeted(at, ends), claim, remembered, _merged(lanes, min)
         )
+
+    def cut_off(self, claim: Claim, remembered: Remember, change: CutOff) -> None:
+        """Keep what the source has lost of what is here."""
+        change.applied(self.state() or LedgerState())  # raises if the ledger is elsewhere
+        ranges = {each.topic_partition: each for each in change.ranges}
+
+        def past(ledger: GroupLedger, at: Positions) -> list[Offset]:
+            return ledger.cut_off(at, [ranges[partition] for partition in at])
+
+        self._commit_again(past, claim, remembered, ranges)
 
     def _commit_again(
         self,
@@ -228,9 +244,11 @@ class PipelineGroups:
 
 def state_of(lanes: Lanes) -> LedgerState | None:
     """What the groups are together."""
-    behind, ahead = _merged(lanes, min), _offsets(_merged(lanes, max))
+    behind, furthest = _merged(lanes, min), _merged(lanes, max)
     if not behind:
         return None
+    ahead = _offsets(furthest)
+    epochs = {at: position.mark.leader_epoch for at, position in furthest.items()}
     marks = {partition: position.mark for partition, position in behind.items()}
     positions, newest = _offsets(behind), newest_of(marks.values())
     # Of its marks, those of partitions that the run has found idle may be older.
@@ -240,6 +258,7 @@ def state_of(lanes: Lanes) -> LedgerState | None:
         begun={at: mark.first for at, mark in marks.items() if mark.first is not None},
         run=newest.run,
         topic_ids={at[0]: mark.topic_id for at, mark in marks.items() if mark.topic_id},
+        leader_epochs={at: epoch for at, epoch in epochs.items() if epoch is not None},
         checkpoint_id=next((each for each in checkpoints if each is not None), None),
         lost=tuple(
             Lost(Range(*at, *each)) for at, mark in sorted(marks.items()) for each in mark.lost

@@ -37,7 +37,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, Forget, Remember, Run
+from tallygate.core.ledger import Claim, Forget, Remember, Run, check_end
 from tallygate.core.offsets import (
     FORGOTTEN,
     OTHER_SOURCE,
@@ -138,6 +138,8 @@ class Mark:
     """What chooses the lanes of rows."""
     known: int = 0
     """How many partitions of the topic the ledger had by then."""
+    leader_epoch: int | None = None
+    """Of the leader whose log held all up to the offset."""
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -166,6 +168,7 @@ class Mark:
             lost=old.lost,
             target=old.target or self.target,
             known=max(self.known, old.known),
+            leader_epoch=old.leader_epoch,
         )
 
 
@@ -199,6 +202,8 @@ class GroupLedger:
     """What chooses the lanes of rows."""
     known: Mapping[str, int] = field(default_factory=dict)
     """How many partitions of each topic the group has."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that had the ends of the batch's ranges."""
 
     def positions(
         self, consumer: Consumer, partitions: Iterable[TopicPartition]
@@ -262,7 +267,9 @@ class GroupLedger:
             first, until = mark.first or 0, ends[partition]
             lost = tuple(each for each in mark.lost if each[0] != first)
             lost = (*lost, (first, until)) if first < until else mark.lost
-            mark = replace(mark, target=self.target, lost=lost[-LOST_KEPT:])
+            epoch = mark.leader_epoch if until == position.offset else None
+            kept = lost[-LOST_KEPT:]
+            mark = replace(mark, target=self.target, lost=kept, leader_epoch=epoch)
             found.append(self.offset(partition, until, mark))
         return found
 
@@ -282,9 +289,24 @@ class GroupLedger:
     def unmarked(self, partition: TopicPartition, at: int) -> Offset:
         return Offset(kept_as(partition[0], stand_in=self.stand_in), partition[1], at, NO_MARK)
 
+    def cut_off(self, positions: Positions, cut: Iterable[Range]) -> list[Offset]:
+        """The same positions, and what is lost before them."""
+        found = []
+        for each in cut:
+            position = positions.get(each.topic_partition)
+            check_end(each, None if position is None else position.offset)
+            assert position is not None
+            mark = self._mark(each.topic).after(position.mark)
+            lost = tuple(dict.fromkeys((*mark.lost, (each.start, each.until))))[-LOST_KEPT:]
+            mark = replace(mark, lost=lost, leader_epoch=None)
+            found.append(self.offset(each.topic_partition, each.until, mark))
+        return found
+
     def next_mark(self, done: Range, position: Position | None) -> Mark:
-        mark = self._mark(done.topic)
-        return replace(mark, first=done.start) if position is None else mark.after(position.mark)
+        mark, epoch = self._mark(done.topic), self.epochs.get(done.topic_partition)
+        if position is None:
+            return replace(mark, first=done.start, leader_epoch=epoch)
+        return replace(mark.after(position.mark), leader_epoch=epoch)
 
     def _mark(self, topic: str) -> Mark:
         return Mark(

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import (
     Claim,
+    CutOff,
     Forget,
     LedgerChange,
     LedgerState,
@@ -277,6 +278,9 @@ class KafkaTarget(Target):
         if isinstance(change, Lose):
             groups.lose(claim, self._remembered, change)
             return
+        if isinstance(change, CutOff):
+            groups.cut_off(claim, self._remembered, change)
+            return
         if isinstance(change, Retarget):
             groups.retarget(claim, self._remembered)
             return
@@ -304,7 +308,7 @@ class KafkaTarget(Target):
         self._look_up_limits()
         known = count_known(self._held.union(each.topic_partition for each in batch.new))
         groups = replace(self._groups(), known=known)
-        writer = self._writer(groups.ledgers(claim, self._remembered), batch)
+        writer = self._writer(groups.ledgers(claim, self._remembered, batch.epochs), batch)
         try:
             written = self._written(writer, groups, batch)
         except RefusedRowsError as refusal:

@@ -87,7 +87,7 @@ class FolderWriter:
             self.claim,
             before,
             commit,
-            state=before.state.moved(batch.left),
+            state=before.state.moved(batch.left, batch.epochs),
             batch=batch.id,
             ranges=batch.left,
             rows=rows,

@@ -9,7 +9,7 @@ refused is halved until the row is found, which becomes a dead letter in the sam
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,6 +21,7 @@ from tallygate.core.blocks import Block, Blocks
 from tallygate.core.halving import write_in_halves
 from tallygate.core.ledger import Claim
 from tallygate.core.letters import MOST_KEPT, Letter
+from tallygate.core.offsets import TopicPartition
 from tallygate.delivery import Step, in_order
 from tallygate.errors import TargetError
 from tallygate.failpoints import reach
@@ -106,6 +107,8 @@ class RowWriter:
     delivery: str
     batch: int
     careful: bool
+    epochs: Mapping[TopicPartition, int]
+    """Of the leaders that had the ends of the batch's ranges."""
     known: KnownTable | None = None
     """The target table, as the run found it."""
     lock_wait: float = LOCK_WAIT
@@ -130,7 +133,7 @@ class RowWriter:
             def ledger() -> None:
                 with bounded(self.dsn, connection, self.lock_wait):
                     check_claim(connection, self.claim, self.known)
-                    move(connection, self.claim, blocks.ranges)
+                    move(connection, self.claim, blocks.ranges, self.epochs)
 
             report.commit = commit_in_order(connection, self.delivery, self.batch, rows, ledger)
 

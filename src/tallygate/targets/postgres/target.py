@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from tallygate import __version__
 from tallygate.core.ledger import (
     Claim,
+    CutOff,
     Forget,
     LedgerChange,
     LedgerState,
@@ -229,6 +230,9 @@ class PostgresTarget(Target):
             if isinstance(change, Lose):
                 lost = [Lost(each, change.reason) for each in change.ranges]
                 ledger_tables.lose(connection, claim, lost)
+            elif isinstance(change, CutOff):
+                cut = [Lost(each, change.reason) for each in change.ranges]
+                ledger_tables.cut_off(connection, claim, cut)
             elif isinstance(change, Retarget):
                 ledger_tables.retarget(connection, claim, change.target)
             elif isinstance(change, Forget):

@@ -94,6 +94,7 @@ class BatchWriter:
             careful=self.careful,
             known=self.known,
             lock_wait=self.lock_wait,
+            epochs=batch.epochs,
         )
 
     def _staged(self, batch: WriteBatch) -> RowWriter:
@@ -114,7 +115,7 @@ class BatchWriter:
 
             def ledger() -> None:
                 seconds = {"read": round(read, 4), "write": round(_since(started) - read, 4)}
-                self._move(connection, batch.left)
+                self._move(connection, batch, batch.left)
                 self._record(connection, batch, "driver", rows, seconds)
 
             try:
@@ -143,7 +144,7 @@ class BatchWriter:
         seconds = slowest(reports)
         written = sum(report.rows for report in reports)
         with self._connection() as connection:
-            self._move(connection, unmoved(batch.left, reports))
+            self._move(connection, batch, unmoved(batch.left, reports))
             finish(connection, self.claim, number, _done(batch, "partition", written, seconds))
             connection.commit()
         return Written("partition", written, {**seconds, "total": _since(started)})
@@ -156,7 +157,7 @@ class BatchWriter:
         with self._connection() as connection:
             # It need not wait for the disk: no commit that comes later is there without this one.
             connection.rows("SET LOCAL synchronous_commit = off")
-            self._move(connection, starts)
+            self._move(connection, batch, starts)
             begun = _done(batch, "partition", UNFINISHED, {})
             number = record(connection, self.claim, begun)
             connection.commit()
@@ -183,7 +184,7 @@ class BatchWriter:
                 self._keep(connection, letters)
 
             def ledger() -> None:
-                self._move(connection, batch.left)
+                self._move(connection, batch, batch.left)
                 self._record(connection, batch, "staged", rows, seconds)
 
             started = time.perf_counter()
@@ -199,10 +200,10 @@ class BatchWriter:
             with bounded(self.dsn, connection, self.lock_wait):
                 keep_letters(connection, self.claim, letters)
 
-    def _move(self, connection: Connected, ranges: Iterable[Range]) -> None:
+    def _move(self, connection: Connected, batch: WriteBatch, ranges: Iterable[Range]) -> None:
         with bounded(self.dsn, connection, self.lock_wait):
             check_claim(connection, self.claim, self.known)
-            move(connection, self.claim, ranges)
+            move(connection, self.claim, ranges, batch.epochs)
 
     def _record(
         self,
