@@ -7,6 +7,7 @@ from mutants.hostile import HOSTILE
 from mutants.proof import PROOF
 from mutants.shown import SHOWN
 from mutants.silent_loss import BAD_RECORDS, NOTHING_IN_SILENCE
+from mutants.topics import TOPICS
 
 __all__ = ["MUTANTS"]
 
@@ -21,4 +22,5 @@ MUTANTS = (
     *FILES,
     *HOSTILE,
     *SHOWN,
+    *TOPICS,
 )
