@@ -113,8 +113,8 @@ NO_GAP = (
     Mutant(
         guarantee="A topic's group says where partitions begin before any of them moves.",
         file="targets/kafka/write.py",
-        old="        if new:\n            first = min",
-        new="        if False:\n            first = min",
+        old="        if batch.new:\n",
+        new="        if False:\n",
         tests="contract/test_kills.py -k 'kafka-narrow and first_batch'",
     ),
     Mutant(

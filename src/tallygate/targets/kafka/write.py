@@ -8,6 +8,9 @@
 A lane may be ahead of another by one batch after a crash. Spark repeats that batch with the same
 rows, and each lane skips it or writes it by its own offsets.
 
+Kafka aborts a transaction that takes too long. Rows of one partition are told apart by their
+records, so they may take several (`Transfer.parts`); rows in lanes have one.
+
 Where a delivery saves rows and offsets apart, each has a commit of its own. The offsets' is still a
 transaction of that id: a run that was paused must not set back what a newer one has moved.
 """
@@ -15,17 +18,17 @@ transaction of that id: a run that was paused must not set back what a newer one
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Offset
 
 from tallygate.core.blocks import Block, Blocks
 from tallygate.core.ledger import OtherTargetError
 from tallygate.core.letters import Coordinates, Letter, letter_of
-from tallygate.core.offsets import Range, TopicPartition
+from tallygate.core.offsets import Range
 from tallygate.delivery import in_order
 from tallygate.errors import LedgerError, TargetError
 from tallygate.failpoints import reach
@@ -37,7 +40,6 @@ from tallygate.targets.base import TaskReport, WriteBatch, Written
 from tallygate.targets.kafka.ledger import (
     GroupLedger,
     Names,
-    Position,
     Positions,
     commit_offsets,
     longest_transaction,
@@ -52,6 +54,7 @@ from tallygate.targets.kafka.sending import (
     raise_unknown_outcome,
     send_letters,
 )
+from tallygate.targets.kafka.transfer import BlockRows, Transfer
 from tallygate.targets.task_report import slowest, unmoved
 
 
@@ -94,12 +97,11 @@ class BatchWriter:
                 "the batch does not have one Spark partition for each partition of Kafka that it "
                 "holds; remove the source's option minPartitions or maxRecordsPerPartition."
             )
-        # Where partitions begin is written down before any of them moves: one that is not known
-        # when others of its topic are is one that was added, and begins at 0.
-        new = [each for each in batch.new if each.start]
-        if new:
-            first = min(each.topic_partition for each in new)
-            self.begin(self.ledgers[0], self._names.partition_id(first), new)
+        # Where partitions begin is written down at once, before any of them moves: one that is not
+        # known when others of its topic are is one that was added, and begins at 0.
+        if batch.new:
+            first = min(each.topic_partition for each in batch.new)
+            self.begin(self.ledgers[0], self._names.partition_id(first), batch.new)
         reports = batch.input.run(self.commit_partition, one_partition=True)
         with raise_unknown_outcome():
             for each in unmoved(batch.left, reports):
@@ -139,7 +141,7 @@ class BatchWriter:
 
     def commit_lane(self, blocks: Blocks, report: TaskReport) -> None:
         """A task after a shuffle: the rows of one lane, and all source offsets in its group."""
-        transfer = _Transfer(
+        transfer = Transfer(
             ledger=self.ledgers[blocks.lane],
             transactional_id=self._names.lane_id(blocks.lane),
             wanted=sorted(self.left),
@@ -153,10 +155,10 @@ class BatchWriter:
     def _commit_range(self, wanted: Range, **given: Any) -> None:
         name = self._names.partition_id(wanted.topic_partition)
         self._commit(
-            _Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
+            Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
         )
 
-    def _commit(self, transfer: "_Transfer") -> None:
+    def _commit(self, transfer: Transfer) -> None:
         """Save rows and offsets in the order that the delivery's name means."""
         failures = Failures()
         consumer = clients.consumer(self.connection, group_id=transfer.ledger.group)
@@ -175,16 +177,19 @@ class BatchWriter:
                 transactional=self._transactional,
                 longest=longest_transaction(self.connection),
             )
-            for steps in in_order(
-                self.delivery,
-                lambda: self._send(out, transfer),
-                lambda: self._move(out, transfer),
-            ):
-                with self._transaction(out, transfer.report):
-                    for step in steps:
-                        step()
+            divisible = self.narrow and self._transactional
+            for part in transfer.parts(out.longest / 2) if divisible else [transfer]:
+                self._save(out, part)
         finally:
             consumer.close()
+
+    def _save(self, out: Outlet, part: Transfer) -> None:
+        for steps in in_order(
+            self.delivery, lambda: self._send(out, part), lambda: self._move(out, part)
+        ):
+            with self._transaction(out, part.report):
+                for step in steps:
+                    step()
 
     @property
     def _sized(self) -> dict[str, int]:
@@ -202,7 +207,7 @@ class BatchWriter:
         )
 
     @contextmanager
-    def _transaction(self, out: "Outlet", report: TaskReport) -> Iterator[None]:
+    def _transaction(self, out: Outlet, report: TaskReport) -> Iterator[None]:
         """Commit what is done in here, if it is a transaction."""
         started = time.perf_counter()
         with out.transaction():
@@ -211,17 +216,17 @@ class BatchWriter:
                 reach("commit-sent", self.batch)
                 started = time.perf_counter()
         if out.transactional:
-            report.commit = time.perf_counter() - started
+            report.commit += time.perf_counter() - started
         reach("committed", self.batch)
 
-    def _send(self, out: "Outlet", transfer: "_Transfer") -> None:
+    def _send(self, out: Outlet, transfer: Transfer) -> None:
         for number, block in enumerate(transfer.rows):
-            produce(out.producer, self.topic, block)
-            transfer.report.rows += len(block.values)
+            produce(out.producer, self.topic, block.rows)
+            transfer.report.rows += len(block.rows.values)
             if number == 0:
                 reach("rows-begun", self.batch)
         pipeline = transfer.ledger.claim.pipeline
-        letters, largest = transfer.letters, self.largest_letter
+        letters, largest = transfer.due_letters(), self.largest_letter
         send_letters(out.producer, self.letters_topic, letters, pipeline, largest)
         out.settle()
         self.check_topic()
@@ -236,17 +241,17 @@ class BatchWriter:
             if now != self.topic_id:
                 raise OtherTargetError.of(f"topic {self.topic}")
 
-    def _move(self, out: "Outlet", transfer: "_Transfer") -> None:
+    def _move(self, out: Outlet, transfer: Transfer) -> None:
         out.move(transfer.offsets())
         reach("ledger-moved", self.batch)
 
-    def _records(self, blocks: Iterable[Block], letters: list[Letter]) -> Iterator[RecordRows]:
+    def _records(self, blocks: Iterable[Block], letters: list[Letter]) -> Iterator[BlockRows]:
         refused: set[Coordinates] = set()
         for block in blocks:
             rows = record_rows(block, self.key, coordinates=self.coordinates and self.narrow)
             if self.limits is not None:
                 rows = self._allowed(rows, self.limits, block, refused, letters)
-            yield rows
+            yield BlockRows.of(block, rows)
 
     def _allowed(
         self,
@@ -280,30 +285,6 @@ class BatchWriter:
                 refused.add(letter.at)
                 letters.append(letter)
         return rows.without(found)
-
-
-@dataclass(kw_only=True)
-class _Transfer:
-    """Rows that are to be sent, and the ranges of offsets that they stand for."""
-
-    ledger: GroupLedger
-    transactional_id: str
-    wanted: list[Range]
-    rows: Iterator[RecordRows] = field(default_factory=lambda: iter(()))
-    letters: list[Letter] = field(default_factory=list)
-    """Grows while the rows are read."""
-    report: TaskReport = field(default_factory=TaskReport)
-    positions: dict[TopicPartition, Position] = field(default_factory=dict)
-    """Where the group was before."""
-
-    def is_due(self, consumer: Consumer) -> bool:
-        self.positions = self.ledger.positions(
-            consumer, [each.topic_partition for each in self.wanted]
-        )
-        return self.ledger.is_due(self.wanted, self.positions)
-
-    def offsets(self) -> list[Offset]:
-        return self.ledger.ends(self.wanted, self.positions)
 
 
 def _written(strategy: str, reports: list[TaskReport]) -> Written:
