@@ -20,7 +20,7 @@ from tallygate.core.blocks import BlockPlan, Blocks, decoded
 from tallygate.core.ledger import Claim, LedgerState
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range, remaining
-from tallygate.core.start import refuse_other_target
+from tallygate.core.start import refuse_forgotten, refuse_other_target
 from tallygate.core.start_facts import RowsNature, StartPolicy
 from tallygate.errors import UnreachableError
 from tallygate.failpoints import reach
@@ -234,6 +234,7 @@ class Run:
         )
         ledger = self.target.ledger() or LedgerState()
         refusal = refuse_other_target(ledger, RowsNature(), policy)
+        refusal = refusal or refuse_forgotten(ledger, policy)
         if refusal is not None:
             raise refusal.exception()
 

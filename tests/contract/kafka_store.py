@@ -26,6 +26,10 @@ WAIT = 10.0
 @dataclass(frozen=True, kw_only=True)
 class KafkaStore(Store):
     servers: str
+    source: str | None = ""
+    """What the source's brokers are called, if by another name; None if there is no such source."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of librdkafka."""
 
     @property
     def raw(self) -> bool:
@@ -37,7 +41,8 @@ class KafkaStore(Store):
 
     @property
     def _connection(self) -> Connection:
-        return Connection.to(self.servers)
+        given = {"bootstrap.servers": self.servers}
+        return Connection(given, librdkafka_properties=dict(self.properties))
 
     @property
     def _topic(self) -> str:
@@ -60,7 +65,7 @@ class KafkaStore(Store):
             KafkaSink(self._topic),
             pipeline=self.pipeline,
             delivery=self.delivery,
-            source=self._connection,
+            source=None if self.source is None else Connection.to(self.source or self.servers),
             target=self._connection,
             topics=(TOPIC, FILES),
             lanes=LANES,

@@ -383,6 +383,20 @@ table.row(
 )
 
 
+table.about = "the ledger has lost a position"
+FORGOTTEN = Refused(LedgerError, "has lost where it is in t/1: .*goes? on from there: rebuild")
+LEAKY = ledger(30, forgotten=(("t", 1),))
+for found in (FITS, OLDER, AHEAD, NO_CHECKPOINT):
+    table.row(f"whatever the checkpoint, {found.start}", FORGOTTEN, LEAKY, found)
+table.row(
+    "it is no loss that can be accepted",
+    FORGOTTEN,
+    LEAKY,
+    NO_CHECKPOINT,
+    source=source(0, 40),
+    policy=replace(TO_TABLE, accept_loss=True),
+)
+
 table.about = "the target is another"
 INTO_9 = replace(TO_TABLE, target_id="9")
 ACCEPTS_9 = replace(INTO_9, accept_new_target=True)

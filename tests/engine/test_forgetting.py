@@ -37,8 +37,8 @@ def test_idle_partitions_are_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
     renewed_every: float,
 ) -> None:
-    """Once with a renewal, and the twin without one: it finds its ledger gone and stops, and
-    without its checkpoint its idle partition comes twice."""
+    """Once with a renewal, and the twin without one: it finds its ledger gone and stops, and is
+    refused from then on, also without its checkpoint."""
     renewed = renewed_every < 60
     monkeypatch.setattr(kafka_target, "RENEWED_EVERY", renewed_every)
     flow = Flow(f"forgetting_{renewed_every}", forgetful, spark, tmp_path)
@@ -72,9 +72,15 @@ def test_idle_partitions_are_not_forgotten(
     assert not run.is_alive()
     assert bool(failures) is not renewed
     shutil.rmtree(flow.checkpoint)
-    flow.run(sink=KafkaSink(target))
-    again = [] if renewed else list(range(30))
-    assert _ids(flow, target) == sorted([*range(flow.sent), *again])
+    if renewed:
+        flow.run(sink=KafkaSink(target))
+    else:
+        with pytest.raises(LedgerError, match=f"has lost where it is in {flow.name}/0"):
+            flow.run(sink=KafkaSink(target))
+        target = f"{target}-again"
+        flow.topics.create(target)
+        flow.run(name=f"{flow.name}-again", sink=KafkaSink(target))
+    assert _ids(flow, target) == sorted(range(flow.sent))
 
 
 def _commit_once(flow: Flow) -> None:

@@ -336,8 +336,8 @@ ONE_WRITER = (
     Mutant(
         guarantee="A run that takes over fences the producers of the older one.",
         file="targets/kafka/target.py",
-        old="        groups.mark_again(claim, self._remembered, before)\n        return claim\n",
-        new="        return claim\n",
+        old="        groups.mark_again(claim, self._remembered, before, self._known)\n",
+        new="",
         tests="contract/test_writers.py -k kafka-narrow",
     ),
     Mutant(

@@ -6,6 +6,62 @@ __all__ = ["TOPICS"]
 
 TOPICS = (
     Mutant(
+        guarantee="A run goes on from what it has committed to a topic, however late that is seen.",
+        file="targets/kafka/target.py",
+        old="self._groups().state(settled=self._claimed)",
+        new="self._groups().state()",
+        tests="contract/test_topics.py -k shows_late",
+    ),
+    Mutant(
+        guarantee="An offset that a transaction holds is not taken for none.",
+        file="targets/kafka/ledger.py",
+        old="        if any(map(_is_held, (each for held in found for each in held))):\n",
+        new="        if False:\n",
+        tests="contract/test_topics.py -k shows_late",
+    ),
+    Mutant(
+        guarantee="A start into a topic does not wait for what a dead run left open.",
+        file="targets/kafka/target.py",
+        old="        self._claimed = False\n",
+        new="        self._claimed = True\n",
+        tests="contract/test_topics.py -k left_open",
+    ),
+    Mutant(
+        guarantee="A cluster is known by its id, not by its addresses.",
+        file="kafka/clients.py",
+        old="    return ids[0] == ids[1]\n",
+        new="    return False\n",
+        tests="contract/test_topics.py -k another_name",
+    ),
+    Mutant(
+        guarantee="A ledger of stand-ins is gone on with whatever the clusters are called.",
+        file="targets/kafka/groups.py",
+        old="        if kept:\n",
+        new="        if False:\n",
+        tests="contract/test_topics.py -k stand_ins",
+    ),
+    Mutant(
+        guarantee="A position that a topic's ledger has lost is missed by the others.",
+        file="targets/kafka/ledger.py",
+        old="            known=self.known.get(topic, 0),\n",
+        new="",
+        tests="contract/test_topics.py -k 'forgotten or added'",
+    ),
+    Mutant(
+        guarantee="A ledger that has lost a position is not gone on from.",
+        file="core/start.py",
+        old="        or refuse_forgotten(ledger, policy)\n",
+        new="",
+        tests="core/test_start.py",
+    ),
+    Mutant(
+        guarantee="Rows that take too long for one transaction have several.",
+        file="targets/kafka/write.py",
+        old="            divisible = self.narrow and self._transactional\n",
+        new="            divisible = False\n",
+        tests="contract/test_topics.py -k several",
+    ),
+    Mutant(
         guarantee="No transaction ends inside a record.",
         file="targets/kafka/transfer.py",
         old="if last is not None and first > last and",
@@ -22,8 +78,8 @@ TOPICS = (
     Mutant(
         guarantee="Of a job with speculation no task writes to a topic.",
         file="engine/start.py",
-        old='    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":\n',
-        new="    if False:\n",
+        old='"spark.speculation", "false").lower() == "true":\n',
+        new='"spark.speculation", "false").lower() == "never":\n',
         tests="engine/test_checking.py -k speculation",
     ),
     Mutant(

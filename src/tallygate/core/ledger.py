@@ -109,6 +109,8 @@ class LedgerState:
     lost: tuple[Lost, ...] = ()
     furthest: Mapping[TopicPartition, int] | None = None
     """Where a batch ends that some lanes of the target have and others have not."""
+    forgotten: tuple[TopicPartition, ...] = ()
+    """Partitions that the ledger had and has no more, where its store can lose some of it."""
 
     def moved(self, ranges: Iterable[Range]) -> "LedgerState":
         """After these ranges are done. Compare and set: each must start at the position."""
@@ -208,6 +210,7 @@ class LedgerEntry:
             "furthest": None,
             "lost": [[*_flat(each.range), each.reason, each.at] for each in self.state.lost],
         }
+        del state["forgotten"]  # an entry has all that there is
         return json.dumps(
             {**asdict(self), "ranges": [_flat(each) for each in self.ranges], "state": state}
         )

@@ -47,6 +47,7 @@ def decide_start(
         )
     refusal = (
         refuse_other_target(ledger, nature, policy)
+        or refuse_forgotten(ledger, policy)
         or refuse_source(ledger, source, nature, policy)
         or _refuse_without_anchor(ledger, checkpoint, source, nature, policy)
         or _refuse_other_shuffle(checkpoint, nature, policy)
@@ -99,6 +100,21 @@ def other_target(nature: RowsNature, policy: StartPolicy) -> Refuse:
         f"the ledger of pipeline {policy.pipeline!r} is of another {policy.target}, or of one that "
         "was dropped and made again: the rows from before are not in this one. Set the sink back, "
         f"or {cure}.",
+    )
+
+
+def refuse_forgotten(ledger: LedgerState, policy: StartPolicy) -> Refuse | None:
+    """A partition that the ledger had and has no more is none that was added: read from its
+    beginning, its rows would come twice."""
+    if not ledger.forgotten:
+        return None
+    names = ", ".join(f"{topic}/{number}" for topic, number in ledger.forgotten)
+    return Refuse(
+        LedgerError,
+        f"the ledger of pipeline {policy.pipeline!r} has lost where it is in {names}: Kafka drops "
+        "an offset that was not committed for too long (offsets.retention.minutes), or it was "
+        f"deleted or reset. {policy.target} holds rows of it, and how many is not known, so no run "
+        f"goes on from there: {policy.cure}.",
     )
 
 

@@ -20,6 +20,7 @@ from tallygate.waiting import wait_until
 
 T = TypeVar("T")
 REFUSAL_TIMEOUT = 3.0
+ASK_TIMEOUT = 10.0
 
 LOGGER = logging.getLogger("tallygate.librdkafka")
 LOGGER.addHandler(logging.NullHandler())
@@ -78,6 +79,18 @@ def shared_admin(connection: Connection) -> AdminClient:
 def forget_shared() -> None:
     """Leave nothing open to Kafka; who still holds a client may go on with it."""
     _shared.clear()
+
+
+def is_same_cluster(one: Connection, other: Connection) -> bool:
+    """Whether two connections, which may have different addresses, reach the same cluster."""
+    if one.bootstrap_servers == other.bootstrap_servers:
+        return True
+    ids: list[str | None] = []
+    for each in (one, other):
+        with explain_errors(each, "asking for the cluster's id"):
+            asked = shared_admin(each).describe_cluster(request_timeout=ASK_TIMEOUT)
+            ids.append(asked.result().cluster_id)
+    return ids[0] == ids[1]
 
 
 def producer(connection: Connection, **properties: Any) -> Producer:

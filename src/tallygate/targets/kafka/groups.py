@@ -5,18 +5,19 @@ The ledger says what all lanes have done. Some may be ahead of it by one batch.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, LedgerState, Lose, Lost, Remember
-from tallygate.core.offsets import MovedError, Range, TopicPartition
+from tallygate.core.offsets import MovedError, Range, TopicPartition, is_topic
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.targets.kafka.ledger import (
     LOST_KEPT,
+    STAND_IN,
     GroupLedger,
     Mark,
     Names,
@@ -25,6 +26,7 @@ from tallygate.targets.kafka.ledger import (
     commit_offsets,
     committed,
     committed_in,
+    forgotten_in,
 )
 
 OPENED_AT_ONCE = 8
@@ -38,6 +40,17 @@ def kept_lanes(names: Names, connection: Connection, *, stand_in: bool) -> int |
         return 0
     first = committed(connection, names.lane_group(0), stand_in=stand_in)
     return max((position.mark.lanes for position in first.values()), default=None)
+
+
+def has_stand_ins(names: Names, source: Connection | None, target: Connection) -> bool:
+    """Whether offsets are kept for stand-ins of the source's topics: as in the ledger that is
+    there; without one, if the source is on another cluster than the target. A cluster may be
+    reached by many addresses, and is known by its id."""
+    for group in (names.group, names.lane_group(0)):
+        kept = [topic for topic, _ in committed(target, group, stand_in=False) if is_topic(topic)]
+        if kept:
+            return all(topic.startswith(STAND_IN) for topic in kept)
+    return source is None or not clients.is_same_cluster(source, target)
 
 
 @dataclass(frozen=True)
@@ -61,26 +74,46 @@ class PipelineGroups:
     """The id of the topic that rows are written to."""
     by: str | None
     """What chooses the lanes of rows."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """How many partitions of each topic all groups have."""
 
     @property
     def groups(self) -> list[str]:
         return self.names.groups(self.lanes)
 
-    def positions(self) -> list[dict[TopicPartition, Position]]:
+    def positions(self, *, settled: bool = False) -> list[dict[TopicPartition, Position]]:
         """Where each group is."""
-        return committed_in(self.groups, self.connection, stand_in=self.stand_in)
+        return committed_in(self.groups, self.connection, stand_in=self.stand_in, settled=settled)
 
-    def behind(self) -> dict[TopicPartition, Position]:
+    def behind(self, *, settled: bool = False) -> dict[TopicPartition, Position]:
         """Of several lanes the one that is furthest behind counts."""
-        return _merged(self.positions(), min)
+        return _merged(self.positions(settled=settled), min)
 
-    def state(self) -> LedgerState | None:
-        return state_of(self.positions())
+    def in_all(self) -> set[TopicPartition]:
+        """The partitions that all groups have."""
+        lanes = self.positions()
+        return set(lanes[0]).intersection(*lanes[1:])
 
-    def check_newest(self, claim: Claim, admin: AdminClient) -> None:
-        """Raise if a newer run has taken over: it has put its mark into all lanes, so one tells."""
-        first = self.groups[:1]
-        (found,) = committed_in(first, self.connection, stand_in=self.stand_in, admin=admin)
+    def state(self, *, settled: bool = False) -> LedgerState | None:
+        return state_of(self.positions(settled=settled))
+
+    def check_newest(
+        self,
+        claim: Claim,
+        admin: AdminClient | None = None,
+        *,
+        partition: TopicPartition | None = None,
+    ) -> None:
+        """Raise if a newer run has taken over: it has put its mark into all lanes, so one tells. Of
+        one `partition` it is known for sure, also while a transaction holds its offset."""
+        (found,) = committed_in(
+            self.groups[:1],
+            self.connection,
+            stand_in=self.stand_in,
+            settled=partition is not None,
+            only=None if partition is None else [partition],
+            admin=admin,
+        )
         for position in found.values():
             claim.check_newest(position.mark.run)
 
@@ -94,15 +127,21 @@ class PipelineGroups:
                 remembered=remembered,
                 target=self.target,
                 by=self.by,
+                known=self.known,
             )
             for group in self.groups
         )
 
     def mark_again(
-        self, claim: Claim, remembered: Remember, partitions: Iterable[TopicPartition]
+        self,
+        claim: Claim,
+        remembered: Remember,
+        partitions: Iterable[TopicPartition],
+        known: Mapping[str, int],
     ) -> None:
         """Commit positions again, with this run's mark: this fences the run that had the ids."""
-        self._commit_again(GroupLedger.marked_again, claim, remembered, partitions)
+        groups = replace(self, known=known)
+        groups._commit_again(GroupLedger.marked_again, claim, remembered, partitions)
 
     def retarget(self, claim: Claim, remembered: Remember) -> None:
         """Make it the ledger of this topic, which what came before is not in. One that was left
@@ -197,12 +236,24 @@ def state_of(lanes: Lanes) -> LedgerState | None:
         ),
         target=_target(each.mark for lane in lanes for each in lane.values()),
         furthest=None if ahead == positions else ahead,
+        forgotten=_forgotten(lanes),
     )
 
 
 def _target(marks: Iterable[Mark]) -> str | None:
     """The topic that the ledger is of; if its marks differ, a text that no topic has as its id."""
     return " and ".join(sorted({mark.target for mark in marks if mark.target})) or None
+
+
+def _forgotten(lanes: Sequence[Positions]) -> tuple[TopicPartition, ...]:
+    """What one of the groups had and has no more. A lane that lacks a partition in which another
+    one has moved had it, too: partitions are begun in all lanes before they move in any."""
+    gone = {partition for held in lanes for partition in forgotten_in(held)}
+    for partition, position in _merged(lanes, max).items():
+        begun = max([position.mark.first or 0, *(until for _, until in position.mark.lost)])
+        if position.offset > begun and any(partition not in held for held in lanes):
+            gone.add(partition)
+    return tuple(sorted(gone))
 
 
 def newest_of(marks: Iterable[Mark]) -> Mark:

@@ -14,6 +14,8 @@ of its own epoch, stops.
 **Kafka forgets.** An offset of a group without members is dropped `offsets.retention.minutes` after
 it was last committed, and a partition whose offset is gone would be taken for a new one. So each
 start commits all of them again, and a run those that have not moved for an hour (`KafkaTarget`).
+Every text says how many partitions of the topic the ledger has: as long as one of them is left, one
+that is gone is not taken for one that was added.
 
 If the target is on another cluster than the source, its Kafka does not know the source's topic and
 refuses offsets of it: they are committed for a stand-in topic of that cluster.
@@ -22,11 +24,14 @@ refuses offsets of it: they are committed for a stand-in topic of that cluster.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
     Producer,
 )
 from confluent_kafka import TopicPartition as Offset
@@ -34,13 +39,18 @@ from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, Remember, Run
 from tallygate.core.offsets import OTHER_SOURCE, MovedError, Range, TopicPartition, is_topic
+from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.producer import ANSWER_TIMEOUT, Failures, open_transactions
 from tallygate.targets.kafka.sending import transaction
+from tallygate.waiting import wait_until
 
 TRANSACTION_TIMEOUT_MS = 300_000
 LONGEST = "transaction.timeout.ms"
+SETTLES_IN = 10.0
+"""How long offsets are waited for that a transaction holds. One that is committed lets go of them
+within a second; if its producer is dead, the next one of its id ends it."""
 LOST_KEPT = 20
 STAND_IN = "tallygate.offsets."
 OTHER_STAND_IN = "tallygate.positions."
@@ -111,6 +121,8 @@ class Mark:
     """The id of the topic that the rows are in."""
     by: str | None = None
     """What chooses the lanes of rows."""
+    known: int = 0
+    """How many partitions of the topic the ledger had by then."""
 
     @classmethod
     def read(cls, text: str | None) -> "Mark":
@@ -138,6 +150,7 @@ class Mark:
             first=old.first,
             lost=old.lost,
             target=old.target or self.target,
+            known=max(self.known, old.known),
         )
 
 
@@ -169,6 +182,8 @@ class GroupLedger:
     """The id of the topic that rows are written to."""
     by: str | None = None
     """What chooses the lanes of rows."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """How many partitions of each topic the group has."""
 
     def positions(
         self, consumer: Consumer, partitions: Iterable[TopicPartition]
@@ -180,6 +195,9 @@ class GroupLedger:
         if not asked:
             return {}
         found = consumer.committed([Offset(*kept) for kept in asked], timeout=ANSWER_TIMEOUT)
+        for each in found:
+            if each.error is not None:  # which does not say that there is none
+                raise KafkaException(each.error)
         read = {
             asked[each.topic, each.partition]: Position(each.offset, Mark.read(each.metadata))
             for each in found
@@ -245,6 +263,7 @@ class GroupLedger:
             checkpoint_id=self.remembered.checkpoint_id,
             target=self.target,
             by=self.by,
+            known=self.known.get(topic, 0),
         )
 
     def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:
@@ -309,23 +328,76 @@ def committed_in(
     *,
     stand_in: bool,
     settled: bool = False,
+    only: Sequence[TopicPartition] | None = None,
     admin: AdminClient | None = None,
 ) -> list[dict[TopicPartition, Position]]:
-    """All offsets of groups that are a ledger's, with their marks.
+    """All offsets of groups that are a ledger's, with their marks; or those of some partitions.
 
-    A transaction that is open may still move some of them. So this is for planning; a task that
-    writes opens its producer first, and then asks again (`GroupLedger.positions`). `settled` waits
-    until no transaction holds offsets any more."""
+    A transaction that is open may still move some of them, and Kafka answers a commit before it
+    shows the offsets. So this is for planning; a task that writes opens its producer first, and
+    then asks again (`GroupLedger.positions`). `settled` waits until no transaction holds any."""
+    wanted = None
+    if only is not None:
+        wanted = [Offset(kept_as(topic, stand_in=stand_in), number) for topic, number in only]
+
+    def answered() -> list[dict[TopicPartition, Position]] | None:
+        found = _offsets(groups, connection, wanted, stable=settled, admin=admin)
+        if any(map(_is_held, (each for held in found for each in held))):
+            return None
+        return [_marked(held, stand_in=stand_in) for held in found]
+
+    found = wait_until(
+        answered,
+        SETTLES_IN,
+        f"a transaction holds offsets of group {groups[0]!r}.",
+        error=UnreachableError,
+        every=0.02,
+    )
+    assert found is not None
+    return found
+
+
+def held_in(
+    group: str, connection: Connection, partitions: Sequence[TopicPartition], *, stand_in: bool
+) -> set[TopicPartition]:
+    """Those of the partitions whose offsets a transaction holds now."""
+    if not partitions:
+        return set()
+    asked = {(kept_as(each[0], stand_in=stand_in), each[1]): each for each in partitions}
+    (found,) = _offsets([group], connection, [Offset(*each) for each in asked], stable=True)
+    return {asked[each.topic, each.partition] for each in found if _is_held(each)}
+
+
+def _offsets(
+    groups: Sequence[str],
+    connection: Connection,
+    partitions: list[Offset] | None,
+    *,
+    stable: bool,
+    admin: AdminClient | None = None,
+) -> list[list[Offset]]:
     admin = admin or clients.shared_admin(connection)
+    doing = f"asking for the offsets of group {groups[0]!r}"
     futures: dict[Any, Any] = {}
     for group in groups:  # of which Kafka is asked for one at a time
         futures |= admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)],
+            [ConsumerGroupTopicPartitions(group, partitions)],
             request_timeout=ANSWER_TIMEOUT,
-            require_stable=settled,
+            require_stable=stable,
         )
-    answers = clients.answer(futures, connection, f"asking for the offsets of group {groups[0]!r}")
-    return [_marked(answers[group].topic_partitions or (), stand_in=stand_in) for group in groups]
+    answers = clients.answer(futures, connection, doing)
+    return [answers[group].topic_partitions or [] for group in groups]
+
+
+def _is_held(offset: Offset) -> bool:
+    """Whether a transaction may still move it: Kafka then gives none, which is not to be taken for
+    one that is not there."""
+    if offset.error is not None and offset.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT:
+        raise TopicError(
+            f"Kafka does not give the offset of {offset.topic}/{offset.partition}: "
+            f"{offset.error.str().rstrip('.')}."
+        )
+    return offset.error is not None
 
 
 def _marked(offsets: Iterable[Offset], *, stand_in: bool) -> dict[TopicPartition, Position]:
@@ -336,3 +408,21 @@ def _marked(offsets: Iterable[Offset], *, stand_in: bool) -> dict[TopicPartition
             topic = _source_of(each.topic, stand_in=stand_in)
             found[topic, each.partition] = Position(each.offset, mark)
     return found
+
+
+def count_known(partitions: Iterable[TopicPartition]) -> dict[str, int]:
+    """How many partitions of each topic there are, from the first one on: none is left out."""
+    there = set(partitions)
+    return {
+        topic: next(number for number in count() if (topic, number) not in there)
+        for topic in {topic for topic, _ in there}
+    }
+
+
+def forgotten_in(held: Positions) -> set[TopicPartition]:
+    """Partitions that a group had, as the offsets of others say, and has no more."""
+    known: dict[str, int] = {}
+    for (topic, _), position in held.items():
+        known[topic] = max(known.get(topic, 0), position.mark.known)
+    had = {(topic, number) for topic, many in known.items() for number in range(many)}
+    return had - held.keys()

@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,14 @@ from tallygate.targets.base import (
     Written,
     check_key,
 )
-from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
+from tallygate.targets.kafka.groups import (
+    PipelineGroups,
+    has_stand_ins,
+    kept_lanes,
+    newest_of,
+)
 from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
-from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
+from tallygate.targets.kafka.ledger import GroupLedger, Names, count_known, kept_as
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic, letters_in
 from tallygate.targets.kafka.limits import Limits
 from tallygate.targets.kafka.records import as_records
@@ -69,12 +75,17 @@ class KafkaTarget(Target):
         self.local_run = LocalRun(runs or settings.runs_dir, pipeline)
         self._spec, self._settings = spec, settings
         self._source, self._connection = source, target
-        self._stand_in = source is None or source.bootstrap_servers != target.bootstrap_servers
         self._names, self._lanes, self._read_topics = Names(pipeline), lanes, topics
         self._letters_topic = spec.dead_letters or f"{pipeline}.dead-letters"
         self._shape: RowShape | None = None
         self._choice: LaneChoice | None = None
         self._topic_id: str | None = None
+        self._has_stand_ins: bool | None = None
+        self._claimed = False
+        self._held: frozenset[TopicPartition] = frozenset()
+        """The partitions that the ledger had when it was asked last."""
+        self._known: dict[str, int] = {}
+        """How many of each topic all of its groups have."""
         self._largest_letter = sys.maxsize
         self.traits = self._traits(narrow=True)
         self._remembered = Remember(None, {})
@@ -140,6 +151,14 @@ class KafkaTarget(Target):
         self._largest_letter = min(limits.largest, LARGEST)
         return self._largest_letter != before
 
+    @property
+    def _stand_in(self) -> bool:
+        """Whether offsets are kept for stand-ins of the source's topics: asked when it is first
+        needed, since clusters have to answer."""
+        if self._has_stand_ins is None:
+            self._has_stand_ins = has_stand_ins(self._names, self._source, self._connection)
+        return self._has_stand_ins
+
     def _key_of(self, shape: RowShape) -> str | None:
         """The column that becomes the record's key."""
         given = self._spec.format == "value" and "key" in shape.schema.fieldNames()
@@ -177,7 +196,12 @@ class KafkaTarget(Target):
         )
 
     def ledger(self) -> LedgerState | None:
-        return self._groups().state()
+        """Once the run has taken over, this waits for commits that Kafka has answered and does not
+        show yet. Before, a transaction that a dead run left open may hold offsets for minutes: what
+        was committed until then counts, and taking over ends it."""
+        state = self._groups().state(settled=self._claimed)
+        self._held = frozenset() if state is None else frozenset(state.positions)
+        return state
 
     def _groups(self) -> PipelineGroups:
         """Before the target is opened it is not known how rows will come: then those groups count
@@ -214,7 +238,9 @@ class KafkaTarget(Target):
         self.local_run.begin(target=self.name, delivery=self.delivery, run=claim.run.epoch)
         if state is not None:
             self._remembered = Remember(state.checkpoint_id, state.topic_ids)
-        groups.mark_again(claim, self._remembered, before)
+        self._known = count_known(groups.in_all())
+        groups.mark_again(claim, self._remembered, before, self._known)
+        self._claimed = True
         return claim
 
     def _make_stand_ins(self, before: Iterable[TopicPartition]) -> None:
@@ -248,25 +274,29 @@ class KafkaTarget(Target):
         self._remembered = Remember(change.checkpoint_id, ids)
         state = groups.state()
         if state is not None and change.applied(state) != state:
-            groups.mark_again(claim, self._remembered, state.positions)
+            groups.mark_again(claim, self._remembered, state.positions, self._known)
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         self._look_up_limits()
-        shape, groups = self._opened(), self._groups()
+        known = count_known(self._held.union(each.topic_partition for each in batch.new))
+        groups = replace(self._groups(), known=known)
         writer = self._writer(groups.ledgers(claim, self._remembered), batch)
         try:
-            if shape.narrow:
-                written = writer.by_partition(batch)
-            else:
-                self._begin_lanes(writer, groups, batch)
-                if not any(map(len, batch.left)) and not shape.stateful:
-                    return Written("lanes")
-                written = writer.by_lane(batch)
+            written = self._written(writer, groups, batch)
         except RefusedRowsError as refusal:
             raise self._refused(refusal) from refusal
+        self._known = known  # by now new ones are begun
         with contextlib.suppress(UnreachableError):  # the batch is written
             writer.check_topic()
         return written
+
+    def _written(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> Written:
+        if self._opened().narrow:
+            return writer.by_partition(batch)
+        self._begin_lanes(writer, groups, batch)
+        if not any(map(len, batch.left)) and not self._opened().stateful:
+            return Written("lanes")
+        return writer.by_lane(batch)
 
     def _writer(self, ledgers: tuple[GroupLedger, ...], batch: WriteBatch) -> BatchWriter:
         return BatchWriter(
@@ -287,15 +317,22 @@ class KafkaTarget(Target):
 
     def _begin_lanes(self, writer: BatchWriter, groups: PipelineGroups, batch: WriteBatch) -> None:
         """Write down in every lane where its partitions begin, before any lane moves: otherwise
-        a lane that has not written yet would be overlooked when the others are asked."""
-        new = {each.topic_partition for each in batch.left} - self._begun
-        if not new:
+        a lane that has not written yet would be overlooked when the others are asked. A run that
+        was killed while it did so has left some of them to this one."""
+        new = {each.topic_partition: each for each in batch.left}
+        if new.keys() <= self._begun:
             return
-        for lane, held in enumerate(groups.positions()):
-            starts = [each for each in batch.left if each.topic_partition in new - held.keys()]
+        lanes = groups.positions(settled=True)
+        begun = {
+            at: Range(*at, position.offset, position.offset)
+            for held in lanes
+            for at, position in held.items()
+        }
+        for lane, held in enumerate(lanes):
+            starts = [each for at, each in {**begun, **new}.items() if at not in held]
             if starts:
                 writer.begin(writer.ledgers[lane], self._names.lane_id(lane), starts)
-        self._begun |= new
+        self._begun |= new.keys()
 
     def _look_up_limits(self) -> None:
         """Someone who saw dead letters may have changed the rules by now. At most once, what is
@@ -411,7 +448,7 @@ class KafkaTarget(Target):
         self._renewed_at = time.monotonic()
         still = {at for at, offset in self._seen.items() if before.get(at) == offset}
         if not groups.lanes or still == self._seen.keys():  # a lane commits all of them at a time
-            groups.mark_again(claim, self._remembered, still)
+            groups.mark_again(claim, self._remembered, still, self._known)
 
     def end(self, claim: Claim, outcome: str) -> None:
         super().end(claim, outcome)
