@@ -17,6 +17,7 @@ from contract.source import (
     is_bad,
 )
 from contract.ways import Way, cases, ways
+from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, lies_in
 from tallygate.waiting import wait_until
 
@@ -119,6 +120,36 @@ def test_letters_that_are_found_again_are_kept_once(way: Way, make: Make) -> Non
         keep(run, found[:so_far])
     run.bring(BATCHES)
     assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways(lambda way: not way.letters_with_rows))
+def test_letters_of_a_batch_that_was_given_up_do_not_count(way: Way, make: Make) -> None:
+    """A run finds the last record of a batch unfit, and fails. The next one has another schema, by
+    which that record is fit, and others before it are not."""
+    store = make(way)
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    last = [Letter(TOPIC, each.partition, each.until - 1, "?") for each in BATCHES[1].ranges]
+    assert not any(is_bad((each.partition, each.offset)) for each in last)
+    for found in (last, last[:1]):
+        keep(run, found)
+        run = Run(store)
+    run.bring(BATCHES)
+    seen = settled(store)
+    assert seen.state.positions == LAST
+    assert run.target.letter_count() == seen.letters.total()
+
+
+@pytest.mark.parametrize("way", ways(lambda way: not way.letters_with_rows))
+def test_nor_do_they_if_the_next_run_finds_all_records_fit(way: Way, make: Make) -> None:
+    store = make(way, begin=((0, 0),))
+    run = Run(store)
+    run.bring([batch(0, partitions=[0])])
+    keep(run, [Letter(TOPIC, 0, 14, "?")])
+    run = Run(store)
+    run.bring([Batch(1, (Range(TOPIC, 0, 10, 15),))])
+    assert settled(store).letters == {(0, 7): 1}
+    assert run.target.letter_count() == 1
 
 
 @pytest.mark.parametrize("way", ways(lambda way: way.kind != "kafka"))

@@ -3,6 +3,7 @@ and knows by a cluster; and its transactions may not take too long."""
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,14 +15,16 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from contract.conftest import Make
 from contract.forks import forked
-from contract.harness import Run, Store, settled
+from contract.harness import Run, Store, keep, settled
 from contract.kafka_store import KafkaStore
 from contract.source import BATCHES, LAST, TOPIC, batch
 from contract.ways import Way, ways
+from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.producer import open_transactions
 from tallygate.kafka.topics import Topics
 from tallygate.targets.base import Task, TaskReport
@@ -134,6 +137,19 @@ def test_a_ledger_of_stand_ins_is_gone_on_with_as_such(way: Way, make: Make) -> 
     same = replace(store, source="")
     assert Run(same).bring(BATCHES)[:2] == [None, None]
     assert settled(same).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", TOPICS)
+def test_dead_letters_that_are_listed_are_those_that_count(way: Way, make: Make) -> None:
+    store = _kafka(make(way))
+    run = Run(store)
+    run.bring(BATCHES[:1])
+    given_up = [Letter(TOPIC, each.partition, each.until - 1, "?") for each in BATCHES[1].ranges]
+    keep(run, given_up)
+    Run(store).bring(BATCHES)
+    seen = settled(store)
+    listed = list_dead_letters(f"{store.pipeline}.dead-letters", Connection.to(store.servers))
+    assert Counter((each.partition, each.offset) for each in listed) == seen.letters
 
 
 def _forget(store: KafkaStore, group: str, partition: int) -> None:

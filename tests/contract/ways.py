@@ -53,8 +53,6 @@ class Way:
     """Whether rows wait in a place of the run's own, which a newer run removes."""
     letters_with_rows: bool = False
     """Whether what a task decodes is kept in the transaction of its rows, and by no other step."""
-    letters_apart: bool = False
-    """Whether dead letters have transactions of their own, so that one may be seen early."""
     divisible: bool = True
     """Whether a batch that is half done can be trimmed."""
 
@@ -184,7 +182,6 @@ _WAYS = (
         weaker=ALL[1:],
         tasks=True,
         commits_by_task=True,
-        letters_apart=True,
         divisible=False,
     ),
     Way(

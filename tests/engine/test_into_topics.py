@@ -6,9 +6,13 @@ import shutil
 import pytest
 from pyspark.sql import DataFrame
 
+from fixtures.audits import audited
 from fixtures.flows import Flow, windows_of_20
-from tallygate import KafkaSink, Stack, Topics
-from tallygate.errors import LedgerError, LostRangeError, TargetError
+from fixtures.sending import sender
+from tallygate import Kafka, KafkaSink, Stack, Topics
+from tallygate.auditing.verdict import Verdict
+from tallygate.errors import LedgerError, LostRangeError, QueryError, TargetError
+from tallygate.kafka.dead_letters import list_dead_letters
 from tallygate.kafka.read import records_in
 from tallygate.lab.drills.workload import ids_in
 
@@ -71,6 +75,32 @@ def test_rows_of_sums_alone_need_their_group_as_the_key(flow: Flow) -> None:
     found = records_in(target, flow.stack.cluster.connection)
     assert len({each.key for each in found}) == len(found) > 0
     assert {json.loads(each.value or b"")["count"] for each in found} == {20}
+
+
+@pytest.mark.parametrize("hint", ["", "/*+ REPARTITION(2) */"], ids=["narrow", "lanes"])
+def test_dead_letters_of_a_batch_that_failed_hide_none_of_the_next_try(
+    flow: Flow, hint: str
+) -> None:
+    """By the first schema record 30 is unfit, by the second one record 20 is."""
+    target, connection = f"{flow.name}-out", flow.stack.cluster.connection
+    flow.topics.create(target)
+    odd = {20: {"second": "text"}, 30: {"first": "text"}}
+    with sender(connection) as producer:
+        for number in range(40):
+            row = {"id": number, **odd.get(number, {})}
+            producer.send(flow.name, json.dumps(row), partition=0)
+    fields = {"sink": KafkaSink(target), "transform": f"SELECT {hint} id FROM source"}
+    first = Kafka(flow.name, schema="id long, first long")
+    failing = f"SELECT {hint} id, 1 / (id - 35) AS x FROM source"
+    with pytest.raises(QueryError, match="Division by zero"):
+        flow.run(**{**fields, "source": first, "transform": failing})
+    second = Kafka(flow.name, schema="id long, second long")
+    flow.run(**fields, source=second)
+    assert sorted(ids_in(target, connection)) == [each for each in range(40) if each != 20]
+    (letter,) = list_dead_letters(f"{flow.name}.dead-letters", connection)
+    assert letter.coordinates == f"{flow.name}/0@20"
+    found = audited(flow, **fields, source=second)
+    assert (found.verdict, found.rows, found.letters) == (Verdict.VALID, 39, 1), found
 
 
 @pytest.mark.parametrize("transform", [None, LANES], ids=["narrow", "lanes"])

@@ -6,6 +6,41 @@ __all__ = ["TOPICS"]
 
 TOPICS = (
     Mutant(
+        guarantee="Dead letters of a batch that was given up hide none of the next one's.",
+        file="targets/kafka/letters.py",
+        old="return held is not None and held.mark.run == self.ledger.claim.run",
+        new="return held is not None",
+        tests="contract/test_letters.py -k 'kafka and given_up'",
+    ),
+    Mutant(
+        guarantee="Dead letters of a batch that was given up are withdrawn at a start.",
+        file="targets/kafka/target.py",
+        old="        self.letter_keeper(claim).withdraw()\n",
+        new="",
+        tests="contract/test_letters.py -k 'kafka and all_records_fit'",
+    ),
+    Mutant(
+        guarantee="Dead letters that are withdrawn are not counted.",
+        file="targets/kafka/letters.py",
+        old="left = (offset for offset in self._held[at] if offset < gone.start)",
+        new="left = iter(self._held[at])",
+        tests="contract/test_letters.py -k 'kafka and all_records_fit'",
+    ),
+    Mutant(
+        guarantee="Dead letters that are withdrawn are not listed.",
+        file="kafka/dead_letters.py",
+        old="if origin(each)[2] < gone.start]",
+        new="]",
+        tests="contract/test_topics.py -k 'lanes and listed'",
+    ),
+    Mutant(
+        guarantee="An older run keeps no dead letters in a topic.",
+        file="targets/kafka/letters.py",
+        old="            check=lambda: self._check_newest(partition),\n",
+        new="",
+        tests="contract/test_writers.py -k 'kafka-lanes and wherever'",
+    ),
+    Mutant(
         guarantee="A run goes on from what it has committed to a topic, however late that is seen.",
         file="targets/kafka/target.py",
         old="self._groups().state(settled=self._claimed)",

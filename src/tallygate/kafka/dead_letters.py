@@ -4,24 +4,37 @@ A letter's story is in its headers. A marker names a letter that was put back in
 came from (see `consumer.replay`).
 """
 
+from collections import defaultdict
+from itertools import chain
+
 from tallygate.core.letters import CUT, MARKER, ROW, DeadLetter
 from tallygate.core.marks import number, origin
 from tallygate.core.record import Record
+from tallygate.core.withdrawals import PIPELINE, Withdrawal
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.read import records_in
 from tallygate.units import moment
 
 
 def list_dead_letters(topic: str, connection: Connection) -> list[DeadLetter]:
-    """Every letter of the topic, oldest first in each partition, and whether it was put back."""
-    letters, replayed = [], set()
+    """Every letter of the topic that counts, oldest first in each partition, and whether it was put
+    back."""
+    # By the partition that they are in, the pipeline, and where their records are from.
+    letters: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    replayed = set()
     for record in records_in(topic, connection):
-        marked = _marked(record)
-        if marked is None:
-            letters.append(record)
-        else:
+        bare = record.key is None and record.value is None
+        gone = Withdrawal.read(record.headers, bare=bare)
+        if gone is not None:
+            where = record.partition, gone.pipeline, *gone.partition
+            letters[where] = [each for each in letters[where] if origin(each)[2] < gone.start]
+        elif (marked := _marked(record)) is not None:
             replayed.add(marked)
-    return [_read(record, replayed=mark_of(record) in replayed) for record in letters]
+        else:
+            where = record.partition, record.header(PIPELINE) or b"", *origin(record)[:2]
+            letters[where].append(record)
+    found = sorted(chain(*letters.values()), key=lambda each: (each.partition, each.offset))
+    return [_read(record, replayed=mark_of(record) in replayed) for record in found]
 
 
 def _read(record: Record, *, replayed: bool) -> DeadLetter:

@@ -296,9 +296,11 @@ def commit_offsets(
     connection: Connection,
     transactional_id: str,
     rows: Callable[[Producer, Positions], None] = lambda *_: None,
+    check: Callable[[], None] = lambda: None,
     **properties: Any,
 ) -> None:
-    """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it."""
+    """Commit what is `chosen` by where the group is, fenced by the id, and `rows` with it, unless
+    the last `check` raises."""
     failures = Failures()
     consumer = clients.consumer(connection, group_id=ledger.group)
     try:
@@ -310,6 +312,7 @@ def commit_offsets(
                 rows(producer, positions)
                 group = consumer.consumer_group_metadata()
                 producer.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)
+                check()
     finally:
         consumer.close()
 

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Offset
 from tallygate.core.letters import CUT, ROW, Letter
 from tallygate.core.marks import put_aside
 from tallygate.core.offsets import MovedError
+from tallygate.core.withdrawals import Withdrawal
 from tallygate.errors import TopicError, UnreachableError
 from tallygate.kafka.producer import ANSWER_TIMEOUT, REFUSED, Failures, abort, settle
 from tallygate.kafka.record_size import Header, batch_size, first_bytes, room_beside
@@ -57,6 +58,14 @@ def send_letters(
         [_letter_headers(each, pipeline, largest) for each in given],
     )
     produce(producer, topic, rows)
+
+
+def send_withdrawal(producer: Producer, topic: str, withdrawal: Withdrawal) -> None:
+    """Say that letters which were sent before do not count: in each partition of their topic, since
+    it is their order there that tells."""
+    headers: list[Header] = list(withdrawal.headers)
+    for number in producer.list_topics(topic, timeout=ANSWER_TIMEOUT).topics[topic].partitions:
+        producer.produce(topic, None, None, partition=number, headers=headers)
 
 
 def _cut_to(letter: Letter, pipeline: str, largest: int) -> Letter:
@@ -112,7 +121,9 @@ def transaction(
                 f"a transaction took {took:.0f} s, and Kafka aborts it after {longest:.0f} "
                 "(transaction.timeout.ms). If that is no accident, raise "
                 "kafka.librdkafka.transaction.timeout.ms, up to the brokers' "
-                "transaction.max.timeout.ms, or make batches smaller by source.max_records"
+                "transaction.max.timeout.ms. source.max_records makes batches smaller that are not "
+                "planned yet: a pipeline without state also plans this one again, from the ledger, "
+                "if its checkpoint is removed"
             ) from error
         if fenced:
             raise MovedError(

@@ -82,6 +82,8 @@ class KafkaTarget(Target):
         self._topic_id: str | None = None
         self._has_stand_ins: bool | None = None
         self._claimed = False
+        self._done: dict[TopicPartition, int] = {}
+        """Where the ledger was when the run took over."""
         self._held: frozenset[TopicPartition] = frozenset()
         """The partitions that the ledger had when it was asked last."""
         self._known: dict[str, int] = {}
@@ -241,6 +243,9 @@ class KafkaTarget(Target):
         self._known = count_known(groups.in_all())
         groups.mark_again(claim, self._remembered, before, self._known)
         self._claimed = True
+        done = groups.behind(settled=True)  # what an older run committed just before may be new
+        self._done = {at: position.offset for at, position in done.items()}
+        self.letter_keeper(claim).withdraw()
         return claim
 
     def _make_stand_ins(self, before: Iterable[TopicPartition]) -> None:
@@ -364,17 +369,21 @@ class KafkaTarget(Target):
         return refusal if self.delivery == "at-most-once" else UnknownOutcomeError(str(refusal))
 
     def letter_keeper(self, claim: Claim | None) -> LetterTopic:
+        """Without a claim, nothing is asked of Kafka."""
+        connection = self._connection.travelling()
+        groups = None if claim is None else replace(self._groups(), connection=connection)
         ledger = GroupLedger(
             group=self._names.letters_group,
             claim=claim or Claim(self.pipeline, Run()),
-            stand_in=self._stand_in,
+            stand_in=groups is not None and groups.stand_in,
         )
-        connection = self._connection.travelling()
         return LetterTopic(
             connection=connection,
             topic=self._letters_topic,
             largest=self._largest_letter,
             ledger=ledger,
+            groups=groups,
+            done=self._done,
         )
 
     def letter_count(self) -> int:
