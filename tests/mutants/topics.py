@@ -70,7 +70,7 @@ TOPICS = (
     ),
     Mutant(
         guarantee="A ledger of stand-ins is gone on with whatever the clusters are called.",
-        file="targets/kafka/groups.py",
+        file="targets/kafka/stand_ins.py",
         old="        if kept:\n",
         new="        if False:\n",
         tests="contract/test_topics.py -k stand_ins",

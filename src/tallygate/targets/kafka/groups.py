@@ -12,12 +12,11 @@ from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
 from tallygate.core.ledger import Claim, LedgerState, Lose, Lost, Remember
-from tallygate.core.offsets import MovedError, Range, TopicPartition, is_topic
+from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
 from tallygate.targets.kafka.ledger import (
     LOST_KEPT,
-    STAND_IN,
     GroupLedger,
     Mark,
     Names,
@@ -40,17 +39,6 @@ def kept_lanes(names: Names, connection: Connection, *, stand_in: bool) -> int |
         return 0
     first = committed(connection, names.lane_group(0), stand_in=stand_in)
     return max((position.mark.lanes for position in first.values()), default=None)
-
-
-def has_stand_ins(names: Names, source: Connection | None, target: Connection) -> bool:
-    """Whether offsets are kept for stand-ins of the source's topics: as in the ledger that is
-    there; without one, if the source is on another cluster than the target. A cluster may be
-    reached by many addresses, and is known by its id."""
-    for group in (names.group, names.lane_group(0)):
-        kept = [topic for topic, _ in committed(target, group, stand_in=False) if is_topic(topic)]
-        if kept:
-            return all(topic.startswith(STAND_IN) for topic in kept)
-    return source is None or not clients.is_same_cluster(source, target)
 
 
 @dataclass(frozen=True)

@@ -35,18 +35,14 @@ from tallygate.targets.base import (
     Written,
     check_key,
 )
-from tallygate.targets.kafka.groups import (
-    PipelineGroups,
-    has_stand_ins,
-    kept_lanes,
-    newest_of,
-)
+from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
 from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
-from tallygate.targets.kafka.ledger import GroupLedger, Names, count_known, kept_as
+from tallygate.targets.kafka.ledger import GroupLedger, Names, count_known
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic, letters_in
 from tallygate.targets.kafka.limits import Limits
 from tallygate.targets.kafka.records import as_records
 from tallygate.targets.kafka.snapshot import snapshot_of
+from tallygate.targets.kafka.stand_ins import has_stand_ins, make_stand_ins
 from tallygate.targets.kafka.write import BatchWriter
 from tallygate.targets.local_run import LocalRun
 from tallygate.targets.snapshot import Snapshot
@@ -249,21 +245,10 @@ class KafkaTarget(Target):
         return claim
 
     def _make_stand_ins(self, before: Iterable[TopicPartition]) -> None:
-        if not (self._stand_in or any(not is_topic(name) for name in self._read_topics)):
-            return
-        topics = Topics(self._connection, self._settings)
-        there = topics.partition_counts()
         read = {topic for topic, _ in before} | set(self._read_topics)
-        sizes = {name: 1 for name in read if not is_topic(name)}
-        if self._source is not None and self._stand_in:
-            known = Topics(self._source, self._settings).partition_counts()
-            sizes |= {name: known[name] for name in read & known.keys()}
-        for topic, wanted in sizes.items():
-            name = kept_as(topic, stand_in=self._stand_in)
-            if name not in there:
-                topics.create(name, partitions=wanted)
-            elif there[name] < wanted:
-                topics.alter(name, partitions=wanted)
+        source = self._source if self._stand_in else None
+        if self._stand_in or not all(map(is_topic, self._read_topics)):
+            make_stand_ins(read, source, Topics(self._connection, self._settings), self._settings)
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         """What is to be remembered goes with every later commit of this run; where the ledger knows
