@@ -17,6 +17,7 @@ from tallygate.auditing import coordinates
 from tallygate.auditing.digests import Digests, digests
 from tallygate.auditing.verdict import Verdict
 from tallygate.engine.progress import Progress
+from tallygate.engine.rebuild import rebuild
 from tallygate.errors import ConfigError, LedgerError
 
 COUNTS = "SELECT account, count(*) AS payments FROM source GROUP BY account"
@@ -271,6 +272,25 @@ def test_a_ledger_that_claims_nothing_is_valid_over_an_empty_table_alone(flow: F
     assert "the ledger claims no offset" in found.notes[0]
     flow.execute(f"INSERT INTO {{table}} VALUES (1, 'x', '{flow.name}', 0, 0)")
     assert counts(audited(flow)) == {"misplaced": 1}
+
+
+def test_rows_that_another_transform_made_are_not_called_wrong(flow: Flow) -> None:
+    first = {"transform": "SELECT id, account FROM source"}
+    flow.send(10)
+    flow.run(**first)
+    assert audited(flow, **first).verdict is Verdict.VALID
+    second = {"transform": "SELECT id, upper(account) AS account FROM source WHERE id <> 3"}
+    found = audited(flow, **second)
+    assert found.verdict is Verdict.UNKNOWN
+    assert "1 unexpected" in found.unknown[0]
+    assert "with another transform, schema or time zone than the present one" in found.unknown[0]
+    flow.send(10)
+    flow.run(**second)
+    assert audited(flow, **second).verdict is audited(flow, **first).verdict is Verdict.UNKNOWN
+    rebuild(flow.pipeline(**second), settings=flow.settings, spark=flow.spark)
+    assert audited(flow, **second).verdict is Verdict.VALID
+    flow.execute("DELETE FROM {table} WHERE id = 5")
+    assert counts(audited(flow, **second)) == {"missing": 1}
 
 
 def test_rows_of_others_are_left_out_where_the_table_is_shared(flow: Flow) -> None:

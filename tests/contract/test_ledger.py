@@ -177,6 +177,16 @@ def test_a_topic_is_forgotten_only_where_the_ledger_is_and_by_the_newest_run(
 
 
 @pytest.mark.parametrize("way", ways())
+def test_what_rows_were_made_by_is_kept_in_its_order(way: Way, make: Make) -> None:
+    store = make(way)
+    for batches, spec in ((BATCHES[:1], "first"), (BATCHES[1:2], "second"), (BATCHES, "first")):
+        run = Run(store)
+        run.target.amend(run.claim, Remember("checkpoint-1", {TOPIC: "id-1"}, spec))
+        run.bring(batches)
+    assert _ledger(Run(store)).specs == ("first", "second")
+
+
+@pytest.mark.parametrize("way", ways())
 def test_the_id_of_a_topic_is_there_with_its_first_batch(way: Way, make: Make) -> None:
     """A run that is killed then says nothing more, and the topic may be another one by the next."""
     store = make(way)

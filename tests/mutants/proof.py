@@ -110,5 +110,19 @@ PROOF = (
         new="        found = found.limit(0)\n",
         tests="audit/test_audit.py -k rows_of_others",
     ),
+    Mutant(
+        guarantee="What another transform made is not called wrong.",
+        file="auditing/audit.py",
+        old="    if made_by is None or not set(case.ledger.specs) - {made_by}:\n",
+        new="    if case is not None:\n",
+        tests="audit/test_audit.py -k another_transform",
+    ),
+    Mutant(
+        guarantee="What rows were made by stays in the ledger when that changes.",
+        file="core/ledger.py",
+        old="dict.fromkeys((*specs, *([] if spec is None else [spec])))",
+        new="dict.fromkeys([] if spec is None else [spec])",
+        tests="contract/test_ledger.py -k 'rows_were_made_by and postgres'",
+    ),
 )
 """Invariant 7."""

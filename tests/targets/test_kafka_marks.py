@@ -35,7 +35,7 @@ def test_the_marks_of_a_group_are_small_enough_for_kafka() -> None:
     run = Run(epoch=10**6, host="h" * 255, pid=2**22, started="2026-01-01", id=2**62)
     by = LaneChoice(key="é" * 99, columns=("é" * 99,) * 99).text()
     ids: dict[str, Any] = {"topic_id": "i" * 36, "checkpoint_id": "i" * 36, "target": "i" * 36}
-    numbers: dict[str, Any] = {"known": 10**5, "leader_epoch": 2**31}
+    numbers: dict[str, Any] = {"known": 10**5, "leader_epoch": 2**31, "specs": ("x" * 12,) * 8}
     mark = Mark(run=run, lanes=200, first=1, lost=lost, by=by, **numbers, **ids)
     assert len(mark.text()) < 2048
 

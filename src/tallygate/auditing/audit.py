@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import SparkSession
 
 from tallygate.auditing.checking import check
+from tallygate.auditing.contents import CONTENT
 from tallygate.auditing.context import Case, Found, snapshot_of
 from tallygate.auditing.history import wrong_moves
 from tallygate.auditing.recompute import Noted, Source
@@ -84,7 +85,7 @@ def _checked(
             stream=stream,
             within=None if sample is None else scope.ranges,
         )
-        found = check(case, partial=scope is not whole)
+        found = _judged(case, check(case, partial=scope is not whole), request.fingerprint)
         result = _result(case, found, partial=scope is not whole)
     if sample is not None:
         said = sureness(result.records, len(scope.ranges), sum(map(len, asked.ranges)))
@@ -92,6 +93,18 @@ def _checked(
     if since is not None:
         return replace(result, scope=f"records since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
     return result
+
+
+def _judged(case: Case, found: Found, made_by: str | None) -> Found:
+    """What differs from rows that are computed in another way says nothing of rows that were made
+    before."""
+    if made_by is None or not set(case.ledger.specs) - {made_by}:
+        return found
+    return found.but(
+        "rows were written with another transform, schema or time zone than the present one; a "
+        "rebuild makes all of them by this one",
+        *CONTENT,
+    )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tallygate.core.offsets import MovedError, Range, TopicPartition, topic_of
 from tallygate.errors import FencedError, LedgerError
 
 RUN_BITS = 62
+SPECS_KEPT = 8
 IN_ANOTHER = "written to another target"
 """Why what came before is not in the target that a pipeline goes on into."""
 
@@ -106,6 +107,8 @@ class LedgerState:
     """Under which leader a partition's log held all up to the position (`furthest`, where lanes
     differ), as far as that is known. A log that was cut off since has other records there."""
     checkpoint_id: str | None = None
+    specs: tuple[str, ...] = ()
+    """What rows were made by, one after the other: transforms, schemas, time zones."""
     target: str | None = None
     """What the target is in its store, where the ledger is not a part of it: a table's number, a
     topic's id. Another table of that name is another target."""
@@ -155,14 +158,22 @@ class Lose:
 
 @dataclass(frozen=True)
 class Remember:
-    """Keep what a later start compares: the checkpoint's id and those of the topics."""
+    """Keep what a later start compares, the checkpoint's id and those of the topics, and what an
+    audit does: by what the rows are made."""
 
     checkpoint_id: str | None
     topic_ids: Mapping[str, str]
+    spec: str | None = None
 
     def applied(self, state: LedgerState) -> LedgerState:
         ids = {**state.topic_ids, **self.topic_ids}
-        return replace(state, checkpoint_id=self.checkpoint_id, topic_ids=ids)
+        specs = specs_with(state.specs, self.spec)
+        return replace(state, checkpoint_id=self.checkpoint_id, topic_ids=ids, specs=specs)
+
+
+def specs_with(specs: Iterable[str], spec: str | None) -> tuple[str, ...]:
+    """The last of them, each once, and this one."""
+    return tuple(dict.fromkeys((*specs, *([] if spec is None else [spec]))))[-SPECS_KEPT:]
 
 
 @dataclass(frozen=True)
@@ -316,6 +327,7 @@ class LedgerEntry:
                         "run": Run(**state["run"]),
                         "positions": _by_partition(state["positions"]),
                         "begun": _by_partition(state["begun"]),
+                        "specs": tuple(state.get("specs", ())),
                         "leader_epochs": _by_partition(state.get("leader_epochs", ())),
                         "lost": tuple(
                             Lost(Range(*gone), reason, at) for *gone, reason, at in state["lost"]

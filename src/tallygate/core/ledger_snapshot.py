@@ -29,6 +29,7 @@ class LedgerSnapshot:
     lost: tuple[Range, ...] = ()
     letters: frozenset[Coordinates] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    specs: tuple[str, ...] = ()
     later: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the ledger was when the rows had been read, if that may be further: rows of records in
     between may be there or not."""
@@ -58,6 +59,7 @@ class LedgerSnapshot:
             lost=tuple(each.range for each in state.lost),
             letters=frozenset(each for each in named if each[2] < at.get(each[:2], 0)),
             topic_ids=state.topic_ids,
+            specs=state.specs,
             **more,
         )
 

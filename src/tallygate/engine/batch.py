@@ -218,7 +218,8 @@ class BatchEngine:
         """Keep what a later start compares, unless the ledger has it already."""
         if not self.target.traits.keeps_ledger:
             return
-        change, state = Remember(self.checkpoint.id, ids), self.target.ledger()
+        change = Remember(self.checkpoint.id, ids, self.request.fingerprint)
+        state = self.target.ledger()
         if state is None or change.applied(state) != state:
             self.target.amend(self.claim, change)
 

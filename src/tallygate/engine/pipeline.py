@@ -22,6 +22,7 @@ from tallygate.engine.factory import (
     source_connection,
     target_of,
 )
+from tallygate.engine.fingerprint import fingerprint_of
 from tallygate.engine.frames import (
     check_files,
     decoded,
@@ -63,6 +64,8 @@ from tallygate.spec import (
 )
 from tallygate.targets.base import LetterKeeper, RowShape
 from tallygate.units import interval_ms
+
+TIME_ZONE = "spark.sql.session.timeZone"
 
 
 class Pipeline(PipelineSpec):
@@ -205,9 +208,14 @@ class Pipeline(PipelineSpec):
             ready=lambda: statics.check(Checkpoint(spark, path)),
             stale=lambda: statics.changed(Checkpoint(spark, path)),
             shuffle_partitions=int(asked) if asked else None,
+            fingerprint=self.fingerprint(spark),
             lists_letters=self.lists_letters,
             where=self.where("transform"),
         )
+
+    def fingerprint(self, spark: SparkSession) -> str:
+        """What the rows are made by in this session (see `engine.fingerprint`)."""
+        return fingerprint_of(self, spark.conf.get(TIME_ZONE) or "")
 
     @property
     def lists_letters(self) -> str:

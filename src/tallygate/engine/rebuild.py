@@ -239,7 +239,8 @@ def _swap_within(
 ) -> str | None:
     row = connection.execute(
         "UPDATE tallygate.pipelines AS p SET epoch = p.epoch + 1, stateful = c.stateful, "
-        "checkpoint_id = c.checkpoint_id, target_id = c.target_id, topic_ids = c.topic_ids "
+        "checkpoint_id = c.checkpoint_id, target_id = c.target_id, topic_ids = c.topic_ids, "
+        "specs = c.specs "
         "FROM tallygate.pipelines AS c "
         "WHERE p.name = %s AND c.name = %s RETURNING p.epoch",
         (name, copy_name),

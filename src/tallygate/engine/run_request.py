@@ -48,6 +48,8 @@ class RunRequest:
     """As many as the user asks for; None leaves the choice."""
     instead: str = "use mode upsert with the groups as the key"
     """What to do with groups that cannot be appended, for messages."""
+    fingerprint: str | None = None
+    """What rows are made by (see `engine.fingerprint`), where that is known."""
     lists_letters: str = ""
     """The command that lists the dead letters, if there is one."""
     where: str = "the transform"

@@ -23,9 +23,11 @@ from tallygate.core.ledger import (
     LedgerState,
     Lost,
     OtherTargetError,
+    Remember,
     Run,
     check_end,
     fenced,
+    specs_with,
 )
 from tallygate.core.ledger_snapshot import Commit
 from tallygate.core.letters import Coordinates, Letter
@@ -223,8 +225,8 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
         "(SELECT jsonb_agg(jsonb_build_array(topic, partition, from_offset, until_offset, reason, "
         "accepted_at::text) ORDER BY accepted_at, topic, partition)::text "
         "FROM tallygate.lost_ranges WHERE pipeline = p.name), "
-        "p.topic_ids::text, x.topic, x.partition, x.first_offset, x.next_offset, x.topic_id, "
-        "x.leader_epoch "
+        "p.topic_ids::text, p.specs::text, x.topic, x.partition, x.first_offset, x.next_offset, "
+        "x.topic_id, x.leader_epoch "
         "FROM tallygate.pipelines AS p "
         "LEFT JOIN tallygate.runs AS r ON r.pipeline = p.name AND r.epoch = p.epoch "
         "LEFT JOIN tallygate.positions AS x ON x.pipeline = p.name WHERE p.name = $1",
@@ -232,8 +234,8 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
     )
     if not found:
         return None
-    epoch, checkpoint_id, target, host, pid, started, lost, ids = found[0][:8]
-    held = [row[8:] for row in found if row[8] is not None]
+    epoch, checkpoint_id, target, host, pid, started, lost, ids, specs = found[0][:9]
+    held = [row[9:] for row in found if row[9] is not None]
     return LedgerState(
         positions={(topic, partition): at for topic, partition, _, at, _, _ in held},
         begun={(topic, partition): at for topic, partition, at, *_ in held},
@@ -245,6 +247,7 @@ def state_of(connection: Transaction, pipeline: str) -> LedgerState | None:
             if leader is not None
         },
         checkpoint_id=checkpoint_id,
+        specs=tuple(json.loads(specs)),
         target=target,
         lost=tuple(
             Lost(Range(*gone), reason, at) for *gone, reason, at in json.loads(lost or "[]")
@@ -293,17 +296,24 @@ def take_over(transaction: Transaction, claim: Claim, about: Mapping[str, Any]) 
     return int(epoch)
 
 
-def remember(
-    transaction: Transaction, claim: Claim, checkpoint_id: str | None, ids: Mapping[str, str]
-) -> None:
+def remember(transaction: Transaction, claim: Claim, change: Remember) -> None:
     transaction.rows(
         "UPDATE tallygate.pipelines SET checkpoint_id = $2, "
         "topic_ids = topic_ids || ($3::text)::jsonb WHERE name = $1",
         claim.pipeline,
-        checkpoint_id,
-        json.dumps(dict(ids)),
+        change.checkpoint_id,
+        json.dumps(dict(change.topic_ids)),
     )
-    for topic, topic_id in ids.items():
+    if change.spec is not None:
+        ((held,),) = transaction.rows(
+            "SELECT specs::text FROM tallygate.pipelines WHERE name = $1", claim.pipeline
+        )
+        transaction.rows(
+            "UPDATE tallygate.pipelines SET specs = ($2::text)::jsonb WHERE name = $1",
+            claim.pipeline,
+            json.dumps(specs_with(json.loads(held), change.spec)),
+        )
+    for topic, topic_id in change.topic_ids.items():
         transaction.rows(
             "UPDATE tallygate.positions SET topic_id = $3 WHERE pipeline = $1 AND topic = $2 "
             "AND topic_id IS DISTINCT FROM $3",

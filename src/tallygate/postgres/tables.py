@@ -123,6 +123,10 @@ MIGRATIONS = (
          WHERE pipeline = name AND topic_id IS NOT NULL), '{}');
     ALTER TABLE tallygate.positions ADD COLUMN leader_epoch int;
     """,
+    """
+    ALTER TABLE tallygate.pipelines ADD COLUMN specs jsonb NOT NULL DEFAULT '[]';
+    COMMENT ON COLUMN tallygate.pipelines.specs IS 'What its rows were made by, in their order.';
+    """,
 )
 
 

@@ -12,7 +12,16 @@ from operator import attrgetter
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, CutOff, Forget, LedgerState, Lose, Lost, Remember
+from tallygate.core.ledger import (
+    Claim,
+    CutOff,
+    Forget,
+    LedgerState,
+    Lose,
+    Lost,
+    Remember,
+    specs_with,
+)
 from tallygate.core.offsets import MovedError, Range, TopicPartition
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
@@ -246,6 +255,7 @@ def state_of(lanes: Lanes) -> LedgerState | None:
         begun={at: mark.first for at, mark in marks.items() if mark.first is not None},
         run=newest.run,
         topic_ids={at[0]: mark.topic_id for at, mark in marks.items() if mark.topic_id},
+        specs=specs_with((spec for mark in marks.values() for spec in mark.specs), None),
         leader_epochs={at: epoch for at, epoch in epochs.items() if epoch is not None},
         checkpoint_id=next((each for each in checkpoints if each is not None), None),
         lost=tuple(

@@ -37,7 +37,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
-from tallygate.core.ledger import Claim, Forget, Remember, Run, check_end
+from tallygate.core.ledger import Claim, Forget, Remember, Run, check_end, specs_with
 from tallygate.core.offsets import (
     FORGOTTEN,
     OTHER_SOURCE,
@@ -138,6 +138,8 @@ class Mark:
     """What chooses the lanes of rows."""
     known: int = 0
     """How many partitions of the topic the ledger had by then."""
+    specs: tuple[str, ...] = ()
+    """What the rows of the partition were made by."""
     leader_epoch: int | None = None
     """Of the leader whose log held all up to the offset."""
 
@@ -150,7 +152,8 @@ class Mark:
             run = {name: found[name] for name in _RUN if name in found}
             own = {name: found[name] for name in _OWN if name in found}
             lost = tuple((start, until) for start, until in found.get("lost", ()))
-            return cls(run=Run(**run), **{**own, "lost": lost})
+            specs = tuple(found.get("specs", ()))
+            return cls(run=Run(**run), **{**own, "lost": lost, "specs": specs})
         except (ValueError, TypeError, AttributeError):
             return cls()
 
@@ -168,6 +171,7 @@ class Mark:
             lost=old.lost,
             target=old.target or self.target,
             known=max(self.known, old.known),
+            specs=specs_with((*old.specs, *self.specs), None),
             leader_epoch=old.leader_epoch,
         )
 
@@ -317,6 +321,7 @@ class GroupLedger:
             target=self.target,
             by=self.by,
             known=self.known.get(topic, 0),
+            specs=specs_with((), self.remembered.spec),
         )
 
     def offset(self, partition: TopicPartition, at: int, mark: Mark) -> Offset:

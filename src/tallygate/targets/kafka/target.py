@@ -277,7 +277,7 @@ class KafkaTarget(Target):
             self._forget(groups, claim, change)
             return
         ids = {**self._remembered.topic_ids, **change.topic_ids}
-        self._remembered = Remember(change.checkpoint_id, ids)
+        self._remembered = Remember(change.checkpoint_id, ids, change.spec)
         state = groups.state()
         if state is not None and change.applied(state) != state:
             groups.mark_again(claim, self._remembered, state.positions, self._known)

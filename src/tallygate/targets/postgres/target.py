@@ -238,8 +238,7 @@ class PostgresTarget(Target):
             elif isinstance(change, Forget):
                 forget(connection, claim, change)
             else:
-                ids = change.topic_ids
-                ledger_tables.remember(connection, claim, change.checkpoint_id, ids)
+                ledger_tables.remember(connection, claim, change)
             connection.commit()
 
     def letter_keeper(self, claim: Claim | None) -> _LetterTable:
