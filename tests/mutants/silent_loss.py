@@ -8,7 +8,7 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="Records that retention removed before they were read are an error.",
         file="core/start.py",
-        old="        or _refuse_loss(_lost(ledger, source), nature, policy)\n",
+        old="        or _refuse_loss(lost_ranges(ledger, source), nature, policy)\n",
         new="",
         tests="core/test_start_source.py",
     ),
@@ -224,7 +224,7 @@ NOTHING_IN_SILENCE = (
     ),
     Mutant(
         guarantee="A topic that was forgotten and is read again goes on from where it was.",
-        file="core/start.py",
+        file="core/start_reach.py",
         old="max(first, before.get((topic, number), 0))",
         new="first",
         tests="core/test_start_topics.py core/test_start_properties.py",
@@ -281,14 +281,14 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A new checkpoint begins after a loss, since Spark reads a planned batch whole.",
         file="core/start.py",
-        old="        and _is_readable(ledger, checkpoint, source, added)\n",
+        old="        and is_readable(ledger, checkpoint, source, added)\n",
         new="",
         tests="core/test_start_source.py",
     ),
     Mutant(
         guarantee="A new checkpoint begins where the loss ends.",
         file="core/start.py",
-        old="    ledger = _after(ledger, lost)\n",
+        old="    ledger = after_losses(ledger, lost)\n",
         new="",
         tests="core/test_start_source.py",
     ),
@@ -315,7 +315,7 @@ NOTHING_IN_SILENCE = (
     ),
     Mutant(
         guarantee="A checkpoint that is ahead of the ledger is not gone on with.",
-        file="core/start.py",
+        file="core/start_reach.py",
         old="all(begins[partition] <= at <= ends[partition] for partition, at in reached.items())",
         new="all(at <= ends[partition] for partition, at in reached.items())",
         tests="core/test_start.py core/test_start_properties.py",
@@ -403,7 +403,7 @@ BAD_RECORDS = (
     ),
     Mutant(
         guarantee="A dead letter of any year can be kept.",
-        file="postgres/ledger_tables.py",
+        file="postgres/letter_tables.py",
         old="letter.time_ms if _has_date(letter.time_ms) else None",
         new="letter.time_ms",
         tests="postgres/test_ledger_tables.py -k no_date_can_be",

@@ -18,7 +18,7 @@ from tallygate.core.ledger import Claim, Run
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, TopicPartition, remaining
 from tallygate.errors import FencedError, LedgerError
-from tallygate.postgres import ledger_tables
+from tallygate.postgres import ledger_tables, letter_tables
 from tallygate.postgres.arrow import ArrowConnection, pooled
 from tallygate.postgres.connect import connect
 from tallygate.postgres.ledger_tables import BatchRecord
@@ -98,14 +98,14 @@ def test_an_older_run_is_fenced_by_name(stack: Stack, connection: ArrowConnectio
 def test_a_letter_counts_once_its_batch_does(stack: Stack, connection: ArrowConnection) -> None:
     claim = _begin(stack.dsn, next(_names))
     ledger_tables.move(connection, claim, [Range("t", 0, 0, 5)])
-    ledger_tables.keep_letters(
+    letter_tables.keep_letters(
         connection, claim, [Letter("t", 0, 7, "bad\0", b"k", b"\xff\0", 1_700_000_000_123)]
     )
     connection.commit()
-    assert ledger_tables.letter_count(connection, claim.pipeline) == 0
+    assert letter_tables.letter_count(connection, claim.pipeline) == 0
     ledger_tables.move(connection, claim, [Range("t", 0, 5, 8)])
     connection.commit()
-    assert ledger_tables.letter_count(connection, claim.pipeline) == 1
+    assert letter_tables.letter_count(connection, claim.pipeline) == 1
     with psycopg.connect(stack.dsn) as reader:
         row = reader.execute(
             'SELECT key, value, cause, "offset" FROM tallygate.dead_letters WHERE pipeline = %s',
@@ -124,7 +124,7 @@ def test_letters_are_kept_whatever_is_in_them_and_is_not(stack: Stack, careful: 
     ]
     with pooled(stack.dsn, careful=careful) as connection:
         for some in (kept[1:], kept, kept):
-            ledger_tables.keep_letters(connection, claim, some)
+            letter_tables.keep_letters(connection, claim, some)
         connection.commit()
     with psycopg.connect(stack.dsn) as reader:
         found = reader.execute(
@@ -140,7 +140,7 @@ def test_a_letter_may_be_larger_than_jsonb_holds_in_hex(
     stack: Stack, connection: ArrowConnection
 ) -> None:
     claim, size = _begin(stack.dsn, next(_names)), 135 << 20
-    ledger_tables.keep_letters(
+    letter_tables.keep_letters(
         connection, claim, [Letter("t", 0, 0, "why", random.randbytes(size))]
     )
     connection.commit()
@@ -151,8 +151,8 @@ def test_a_letter_may_be_larger_than_jsonb_holds_in_hex(
 
 @pytest.mark.parametrize("ms", [FIRST_MS - 1, LAST_MS + 1, 2**63 - 1, -(2**63)])
 def test_a_letter_whose_time_no_date_can_be_is_kept_without_it(ms: int) -> None:
-    assert ledger_tables._fields(Letter("t", 0, 0, "why", time_ms=ms))["ms"] is None
-    assert ledger_tables._fields(Letter("t", 0, 0, "why", time_ms=LAST_MS))["ms"] == LAST_MS
+    assert letter_tables._fields(Letter("t", 0, 0, "why", time_ms=ms))["ms"] is None
+    assert letter_tables._fields(Letter("t", 0, 0, "why", time_ms=LAST_MS))["ms"] == LAST_MS
 
 
 def test_letters_of_a_batch_that_was_never_committed_are_forgotten(
@@ -160,14 +160,14 @@ def test_letters_of_a_batch_that_was_never_committed_are_forgotten(
 ) -> None:
     claim = _begin(stack.dsn, next(_names))
     ledger_tables.move(connection, claim, [Range("t", 0, 0, 5)])
-    ledger_tables.keep_letters(
+    letter_tables.keep_letters(
         connection, claim, [Letter("t", 0, 7, "bad"), Letter("t", 0, 3, "bad")]
     )
     connection.commit()
     again = _begin(stack.dsn, claim.pipeline)
     ledger_tables.move(connection, again, [Range("t", 0, 5, 9)])
     connection.commit()
-    assert ledger_tables.letter_count(connection, claim.pipeline) == 1, (
+    assert letter_tables.letter_count(connection, claim.pipeline) == 1, (
         "the next run decodes offset 7 anew"
     )
 
@@ -237,7 +237,7 @@ def _run_model(dsn: str, most: int = 25) -> None:
 @pytest.mark.parametrize("ms", [2**63 - 1, -(2**63), LAST_MS + 1, LAST_MS, FIRST_MS])
 def test_a_letter_of_any_time_is_kept(stack: Stack, connection: ArrowConnection, ms: int) -> None:
     claim = _begin(stack.dsn, next(_names))
-    ledger_tables.keep_letters(connection, claim, [Letter("t", 0, 0, "why", time_ms=ms)])
+    letter_tables.keep_letters(connection, claim, [Letter("t", 0, 0, "why", time_ms=ms)])
     ledger_tables.move(connection, claim, [Range("t", 0, 0, 1)])
     connection.commit()
     with psycopg.connect(stack.dsn) as session:

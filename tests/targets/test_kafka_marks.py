@@ -6,15 +6,8 @@ from typing import Any
 from tallygate.core.ledger import Claim, Run
 from tallygate.core.offsets import Range
 from tallygate.targets.kafka.lanes import LaneChoice
-from tallygate.targets.kafka.ledger import (
-    LOST_KEPT,
-    GroupLedger,
-    Mark,
-    Names,
-    Position,
-    count_known,
-    forgotten_in,
-)
+from tallygate.targets.kafka.ledger import LOST_KEPT, GroupLedger, Names
+from tallygate.targets.kafka.marks import Mark, Position, count_known, forgotten_in
 
 
 def test_a_mark_is_read_as_it_was_written_and_as_other_versions_write_it() -> None:

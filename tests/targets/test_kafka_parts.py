@@ -8,7 +8,8 @@ from tallygate.core.ledger import Claim, Run
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
-from tallygate.targets.kafka.ledger import GroupLedger, Mark, Position
+from tallygate.targets.kafka.ledger import GroupLedger
+from tallygate.targets.kafka.marks import Mark, Position
 from tallygate.targets.kafka.records import RecordRows
 from tallygate.targets.kafka.transfer import BlockRows, Transfer
 

@@ -2,7 +2,7 @@
 
 from tallygate.core.ledger import Run
 from tallygate.core.offsets import Range
-from tallygate.targets.kafka.ledger import Mark, Position
+from tallygate.targets.kafka.marks import Mark, Position
 from tallygate.targets.kafka.snapshot import ledger_of
 
 AT = ("t", 0)

@@ -11,7 +11,7 @@ from tallygate import Postgres
 from tallygate.core.ledger import Claim, Run
 from tallygate.core.letters import Letter
 from tallygate.errors import TargetError
-from tallygate.postgres import ledger_tables
+from tallygate.postgres import ledger_tables, letter_tables
 from tallygate.postgres.connect import connect
 from tallygate.postgres.plain import PlainConnection
 from tallygate.postgres.tables import upgrade
@@ -116,7 +116,7 @@ def test_a_right_that_is_missing_makes_no_dead_letters(flow: Flow) -> None:
 def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
     """By the size of their values, of which each lot may hold so much."""
     claim = _taken_over(flow)
-    large = b"x" * (ledger_tables.LETTERS_AT_ONCE // 2 + 1)
+    large = b"x" * (letter_tables.LETTERS_AT_ONCE // 2 + 1)
     letters = [Letter(flow.name, 0, offset, "unfit", value=large) for offset in range(3)]
     statements: list[int] = []
     with psycopg.connect(flow.stack.dsn) as connection:
@@ -127,7 +127,7 @@ def test_more_letters_than_one_statement_can_hold(flow: Flow) -> None:
                 statements.append(len(values))
                 return plain.rows(statement, *values)
 
-        ledger_tables.keep_letters(Counted(), claim, letters)
+        letter_tables.keep_letters(Counted(), claim, letters)
     assert len(statements) == 3
     kept = f"SELECT count(*) FROM tallygate.dead_letter_records WHERE pipeline = '{flow.name}'"
     assert flow.rows(kept) == [3]
@@ -138,7 +138,7 @@ def test_letters_of_a_first_batch_that_was_never_committed_are_forgotten(flow: F
     claim = _taken_over(flow)
     with psycopg.connect(flow.stack.dsn) as connection:
         unfit = Letter(flow.name, 0, 5, "unfit", value=b"?")
-        ledger_tables.keep_letters(PlainConnection(connection), claim, [unfit])
+        letter_tables.keep_letters(PlainConnection(connection), claim, [unfit])
     _taken_over(flow)
     kept = f"SELECT count(*) FROM tallygate.dead_letter_records WHERE pipeline = '{flow.name}'"
     assert flow.rows(kept) == [0]

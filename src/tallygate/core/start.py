@@ -10,7 +10,6 @@ takes over, so that a refusal fences no other run, and once more when the ledger
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from tallygate.core.cut_logs import cut_ranges, refuse_cut_log
 from tallygate.core.forgetting import (
@@ -21,10 +20,9 @@ from tallygate.core.forgetting import (
     refuse_unread_topic,
     refuse_without_ledger,
     topics_of,
-    where_forgotten,
 )
 from tallygate.core.ledger import LedgerState
-from tallygate.core.offsets import Range, TopicPartition, is_topic
+from tallygate.core.offsets import Range, is_topic
 from tallygate.core.start_facts import (
     CheckpointState,
     Decision,
@@ -34,6 +32,15 @@ from tallygate.core.start_facts import (
     Seed,
     SourceState,
     StartPolicy,
+)
+from tallygate.core.start_reach import (
+    added_partitions,
+    after_losses,
+    begins_within_reach,
+    has_lost_past,
+    is_readable,
+    leaves_gap,
+    lost_ranges,
 )
 from tallygate.errors import ConfigError, LedgerError, LostRangeError
 
@@ -58,7 +65,7 @@ def decide_start(
             or refuse_without_ledger(checkpoint, source, policy)
             or Resume(adopt=_adopted(checkpoint, policy, past=checkpoint.committed))
         )
-    added = _added(ledger, source)
+    added = added_partitions(ledger, source)
     whole, ledger = ledger, followed(ledger)
     refusal = (
         refuse_other_target(whole, nature, policy)
@@ -72,11 +79,11 @@ def decide_start(
     )
     if refusal is not None:
         return refusal
-    lost, cut = _lost(ledger, source), cut_ranges(ledger, source)
-    ledger = _after(ledger, lost)
+    lost, cut = lost_ranges(ledger, source), cut_ranges(ledger, source)
+    ledger = after_losses(ledger, lost)
     if nature.anchored or (
-        _begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
-        and _is_readable(ledger, checkpoint, source, added)
+        begins_within_reach(ledger, checkpoint, divisible=nature.divisible)
+        and is_readable(ledger, checkpoint, source, added)
         and not names_other_topics(ledger, checkpoint, source, added)
     ):
         return Resume(lost, _adopted(checkpoint, policy), _retarget(ledger, policy), cut)
@@ -158,7 +165,7 @@ def refuse_source(
         or refuse_other_topic(ledger.topic_ids, source.topic_ids, policy.pipeline)
         or _refuse_missing_partition(ledger, source, policy)
         or refuse_cut_log(ledger, source, nature, policy)
-        or _refuse_loss(_lost(ledger, source), nature, policy)
+        or _refuse_loss(lost_ranges(ledger, source), nature, policy)
         or _refuse_headless_partition(ledger, source, nature, policy)
     )
 
@@ -228,7 +235,7 @@ def _refuse_headless_partition(
     """A topic that is new to the pipeline begins with what it still has, as any source does; but an
     anchored pipeline goes on as Spark does, from 0."""
     known = topics_of(ledger)
-    for (topic, number), at in sorted(_added(ledger, source).items()):
+    for (topic, number), at in sorted(added_partitions(ledger, source).items()):
         if topic not in known and nature.anchored:
             return Refuse(
                 LostRangeError,
@@ -257,16 +264,16 @@ def _refuse_without_anchor(
         wrong = f"the checkpoint {path} of a pipeline with {kind} is gone."
     elif ledger.checkpoint_id is not None and checkpoint.id != ledger.checkpoint_id:
         wrong = f"{path} is the checkpoint of another query."
-    elif (nature.exact or ledger.furthest is not None) and not _begins_within_reach(
+    elif (nature.exact or ledger.furthest is not None) and not begins_within_reach(
         ledger, checkpoint, divisible=False
     ):
         wrong = (
             f"the checkpoint {path} is not the one that the ledger goes with: its next batch "
             "begins elsewhere, and what it would hold is not what was written."
         )
-    elif _leaves_gap(ledger, checkpoint):
+    elif leaves_gap(ledger, checkpoint):
         wrong = f"the checkpoint {path} is ahead of the ledger: its next batch would leave a gap."
-    elif nature.stateful and _has_lost_past(checkpoint, source):
+    elif nature.stateful and has_lost_past(checkpoint, source):
         wrong = (
             f"the checkpoint {path} is behind the ledger, and retention has removed what it would "
             "read once more to catch up."
@@ -359,109 +366,3 @@ def _adopted(
     if not policy.adopts or checkpoint.adopted is not None:
         return None
     return -1 if past is None else past
-
-
-def _lost(ledger: LedgerState, source: SourceState | None) -> tuple[Range, ...]:
-    """What is gone before it was read, also of partitions that were added to a topic that is read
-    already: they begin at 0. Rows in lanes cannot be told apart, so where some lanes have a batch
-    and others have not, all of it is given up."""
-    if source is None:
-        return ()
-    furthest, known = ledger.furthest or {}, topics_of(ledger)
-    headless = tuple(
-        Range(*partition, 0, first)
-        for partition, first in sorted(_added(ledger, source).items())
-        if partition[0] in known
-    )
-    overtaken = tuple(
-        Range(*partition, at, max(source.earliest[partition], furthest.get(partition, at)))
-        for partition, at in sorted(ledger.positions.items())
-        if source.earliest.get(partition, 0) > at
-    )
-    return overtaken + headless
-
-
-def _after(ledger: LedgerState, lost: tuple[Range, ...]) -> LedgerState:
-    """The ledger when these ranges are given up."""
-    moved = ledger.moved(lost)
-    if ledger.furthest is None:
-        return moved
-    furthest = {**ledger.furthest, **{each.topic_partition: each.until for each in lost}}
-    return replace(moved, furthest=None if furthest == moved.positions else furthest)
-
-
-def _added(ledger: LedgerState, source: SourceState | None) -> dict[TopicPartition, int]:
-    """Partitions that are read and that the ledger does not know, if their first records are gone
-    or were read before their topic was forgotten: where they begin now. Spark begins every
-    partition that it has not met at 0."""
-    if source is None:
-        return {}
-    before = where_forgotten(ledger, source)
-    begins = {
-        (topic, number): max(first, before.get((topic, number), 0))
-        for (topic, number), first in source.earliest.items()
-        if topic in source.read and (topic, number) not in ledger.positions
-    }
-    return {partition: at for partition, at in begins.items() if at}
-
-
-def _reached(ledger: LedgerState, checkpoint: CheckpointState) -> dict[TopicPartition, int]:
-    """The ledger's positions, and 0 for partitions of its topics that it does not know yet."""
-    known = {topic for topic, _ in ledger.positions}
-    met = {*checkpoint.start, *(checkpoint.end or ())}
-    return {**{partition: 0 for partition in met if partition[0] in known}, **ledger.positions}
-
-
-def _leaves_gap(ledger: LedgerState, checkpoint: CheckpointState) -> bool:
-    reached = _reached(ledger, checkpoint)
-    return any(at < checkpoint.start.get(partition, 0) for partition, at in reached.items())
-
-
-def _has_lost_past(checkpoint: CheckpointState, source: SourceState | None) -> bool:
-    """Whether records are gone that the next batch begins with."""
-    earliest = {} if source is None else source.earliest
-    return any(checkpoint.start.get(partition, 0) < first for partition, first in earliest.items())
-
-
-def _begins_within_reach(
-    ledger: LedgerState, checkpoint: CheckpointState, *, divisible: bool
-) -> bool:
-    """Whether the checkpoint's next batch can be done, skipped or, if divisible, trimmed."""
-    if checkpoint.planned is None:
-        return False
-    reached = _reached(ledger, checkpoint)
-    begins = {partition: checkpoint.start.get(partition, 0) for partition in reached}
-    ends = {
-        partition: (checkpoint.end or {}).get(partition, at) for partition, at in begins.items()
-    }
-    if ledger.furthest is not None:
-        return (begins, ends) == (reached, {**reached, **ledger.furthest})
-    if divisible:
-        return all(begins[partition] <= at <= ends[partition] for partition, at in reached.items())
-    return reached in (begins, ends)
-
-
-def _is_readable(
-    ledger: LedgerState,
-    checkpoint: CheckpointState,
-    source: SourceState | None,
-    added: Mapping[TopicPartition, int],
-) -> bool:
-    """Whether the source still has what Spark reads for the next batch: the whole of it, also
-    where only a part is left to write, and nothing if the target has all of it."""
-    start, end = checkpoint.start, checkpoint.end or checkpoint.start
-    if any(start.get(partition, 0) < at for partition, at in added.items()):
-        return False
-    ends = {} if source is None else source.ends
-    if any(at > ends.get(partition, at) for partition, at in end.items()):
-        return False
-    if any(at < start.get(partition, 0) for partition, at in end.items()):
-        return False
-    if source is None or all(
-        end.get(partition, 0) == at for partition, at in ledger.positions.items()
-    ):
-        return True
-    return all(
-        start.get(partition, 0) >= min(first, end.get(partition, 0))
-        for partition, first in source.earliest.items()
-    )

@@ -28,15 +28,12 @@ from tallygate.kafka.connection import Connection
 from tallygate.targets.kafka.ledger import (
     LOST_KEPT,
     GroupLedger,
-    Mark,
     Names,
-    Position,
-    Positions,
     commit_offsets,
     committed,
     committed_in,
-    forgotten_in,
 )
+from tallygate.targets.kafka.marks import Mark, Position, Positions, forgotten_in
 
 OPENED_AT_ONCE = 8
 Lanes = Sequence[Mapping[TopicPartition, Position]]

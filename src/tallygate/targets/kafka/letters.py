@@ -26,14 +26,8 @@ from tallygate.kafka.record_size import USUAL
 from tallygate.kafka.topics import Topics
 from tallygate.targets.base import RefusedRowsError
 from tallygate.targets.kafka.groups import OPENED_AT_ONCE, PipelineGroups
-from tallygate.targets.kafka.ledger import (
-    GroupLedger,
-    Names,
-    Positions,
-    commit_offsets,
-    committed,
-    held_in,
-)
+from tallygate.targets.kafka.ledger import GroupLedger, Names, commit_offsets, committed, held_in
+from tallygate.targets.kafka.marks import Positions
 from tallygate.targets.kafka.sending import is_unanswered, send_letters, send_withdrawal
 from tallygate.targets.task_report import report_step_errors
 

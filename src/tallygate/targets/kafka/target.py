@@ -47,9 +47,10 @@ from tallygate.targets.base import (
 )
 from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
 from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
-from tallygate.targets.kafka.ledger import GroupLedger, Names, count_known, kept_as
+from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic, letters_in
 from tallygate.targets.kafka.limits import Limits
+from tallygate.targets.kafka.marks import count_known
 from tallygate.targets.kafka.records import as_records
 from tallygate.targets.kafka.snapshot import snapshot_of
 from tallygate.targets.kafka.stand_ins import has_stand_ins, make_stand_ins, make_topic

@@ -21,7 +21,8 @@ from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, TopicPartition, lies_in
 from tallygate.errors import LedgerError
 from tallygate.targets.base import TaskReport
-from tallygate.targets.kafka.ledger import GroupLedger, Position
+from tallygate.targets.kafka.ledger import GroupLedger
+from tallygate.targets.kafka.marks import Position
 from tallygate.targets.kafka.records import RecordRows
 
 

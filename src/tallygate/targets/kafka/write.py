@@ -40,12 +40,12 @@ from tallygate.targets.base import TaskReport, WriteBatch, Written
 from tallygate.targets.kafka.ledger import (
     GroupLedger,
     Names,
-    Positions,
     commit_offsets,
     longest_transaction,
     open_producer,
 )
 from tallygate.targets.kafka.limits import Limits
+from tallygate.targets.kafka.marks import Positions
 from tallygate.targets.kafka.records import LANE, RecordRows, record_rows
 from tallygate.targets.kafka.sending import (
     Outlet,

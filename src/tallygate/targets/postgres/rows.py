@@ -33,7 +33,8 @@ from tallygate.postgres.arrow import (
     is_refusal,
     pooled,
 )
-from tallygate.postgres.ledger_tables import KnownTable, check_claim, keep_letters, move
+from tallygate.postgres.ledger_tables import KnownTable, check_claim, move
+from tallygate.postgres.letter_tables import keep_letters
 from tallygate.postgres.plain import shown
 from tallygate.postgres.sessions import LOCK_WAIT, bounded, session_name
 from tallygate.targets.base import RefusedRowsError, TaskReport, UnknownOutcomeError

@@ -15,7 +15,7 @@ from tallygate.core.ledger_snapshot import LedgerSnapshot
 from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError
-from tallygate.postgres import ledger_tables
+from tallygate.postgres import ledger_tables, letter_tables
 from tallygate.postgres.connect import connect
 from tallygate.postgres.ledger_tables import UNFINISHED
 from tallygate.postgres.plain import PlainConnection
@@ -46,7 +46,7 @@ class PostgresSnapshot(Snapshot):
     def letter(self, at: Coordinates) -> str | None:
         with connect(self.reading.dsn, timeout=self.timeout, autocommit=True) as connection:
             one = Range(*at, at[2] + 1)
-            causes = ledger_tables.causes_in(PlainConnection(connection), self.pipeline, [one])
+            causes = letter_tables.causes_in(PlainConnection(connection), self.pipeline, [one])
             return next(causes, None)
 
 
@@ -63,7 +63,7 @@ def snapshot_of(
         commits = ledger_tables.history(plain, pipeline)
         ledger = LedgerSnapshot.of(
             state,
-            ledger_tables.letter_coordinates(plain, pipeline),
+            letter_tables.letter_coordinates(plain, pipeline),
             history=tuple(each for each in commits if each.rows != UNFINISHED),
             unfinished=tuple(
                 gone for each in commits if each.rows == UNFINISHED for gone in each.ranges

@@ -24,7 +24,7 @@ from tallygate.core.ledger import (
 from tallygate.core.letters import DeadLetter, Letter, first_distinct
 from tallygate.core.offsets import Range
 from tallygate.errors import LedgerError, TargetError
-from tallygate.postgres import ledger_tables
+from tallygate.postgres import ledger_tables, letter_tables
 from tallygate.postgres.arrow import Connected, is_lost, pooled
 from tallygate.postgres.connect import connect
 from tallygate.postgres.forgotten_topics import forget
@@ -67,7 +67,7 @@ class _LetterTable:
         with report_step_errors(is_lost), pooled(self.dsn, name=name) as connection:
             with bounded(self.dsn, connection):
                 ledger_tables.check_claim(connection, self.claim)
-                ledger_tables.keep_letters(connection, self.claim, letters)
+                letter_tables.keep_letters(connection, self.claim, letters)
             connection.commit()
 
 
@@ -246,18 +246,18 @@ class PostgresTarget(Target):
 
     def letter_count(self) -> int:
         with self._connection() as connection:
-            return ledger_tables.letter_count(connection, self.pipeline)
+            return letter_tables.letter_count(connection, self.pipeline)
 
     def first_causes(self, ranges: Sequence[Range], most: int) -> list[str]:
         with self._connection() as connection:
-            found = ledger_tables.causes_in(connection, self.pipeline, ranges)
+            found = letter_tables.causes_in(connection, self.pipeline, ranges)
             return first_distinct(found, most)
 
     def letters(self) -> list[DeadLetter]:
         with connect(self._dsn, timeout=self._timeout, autocommit=True) as connection:
             plain = PlainConnection(connection)
             ledger_there(plain, self.pipeline)
-            letters = ledger_tables.letters_of(plain, self.pipeline)
+            letters = letter_tables.letters_of(plain, self.pipeline)
         return [DeadLetter.of(each) for each in sorted(letters, key=lambda each: each.at)]
 
     def snapshot(

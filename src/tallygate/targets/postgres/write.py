@@ -32,10 +32,10 @@ from tallygate.postgres.ledger_tables import (
     KnownTable,
     check_claim,
     finish,
-    keep_letters,
     move,
     record,
 )
+from tallygate.postgres.letter_tables import keep_letters
 from tallygate.postgres.plain import JSON
 from tallygate.postgres.sessions import LOCK_WAIT, bounded, session_name
 from tallygate.postgres.tables import SCHEMA
