@@ -55,6 +55,8 @@ _SPARING = {
 _RAW = ("topic", "partition", "offset")
 DECODING = "tallygate_decoding"
 """The name under which plans have the function of our decoding step."""
+FETCHING = "tallygate_fetching"
+"""The same of the step that reads records in the place of Spark's own reader."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +373,8 @@ def _only_reads(node: Any) -> bool:
     name = name_of(node)
     if name == "Union":
         return not node.isStreaming()
+    if name == "MapInArrow":
+        return bool(function_of(node).name() == FETCHING)
     return name == "Project" or not node.children().nonEmpty()
 
 

@@ -11,6 +11,7 @@ from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka.connection import Connection
 from tallygate.kafka.fetch import HEADERS, HEADERS_DDL, fetch
 from tallygate.spark.kafka_options import READING
+from tallygate.spark.plan import FETCHING
 
 _FETCHED = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
 _RAW = f"{_FETCHED}, timestampType int"
@@ -61,6 +62,7 @@ def _fetched(
             for number in block.column("id").to_pylist():
                 yield from fetch([ranges[number]], brokers, headers=headers)
 
+    run.__name__ = FETCHING
     columns = f"{_FETCHED}, {HEADERS.name} {HEADERS_DDL}" if headers else _FETCHED
     return spark.range(0, len(ranges), 1, max(1, len(ranges))).mapInArrow(run, columns)
 
