@@ -262,14 +262,14 @@ ONE_TRANSACTION = (
         old="        if new:  # once more, for what the ledger had no place for before\n"
         "            self._patiently(batch, lambda: self._remember(ids))\n",
         new="        if new:\n            self._remember(ids)\n",
-        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed@0'",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed'",
     ),
     Mutant(
         guarantee="A store that is away after a commit is waited for before letters are counted.",
         file="engine/batch.py",
         old="self._patiently(batch, self.target.letter_count)",
         new="self.target.letter_count()",
-        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed@1'",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-committed'",
     ),
     Mutant(
         guarantee="A store that is away when a batch begins is waited for.",
@@ -277,7 +277,7 @@ ONE_TRANSACTION = (
         old="        if new:\n            self._patiently(batch, lambda: self._remember(ids))\n"
         "        written",
         new="        if new:\n            self._remember(ids)\n        written",
-        tests="engine/test_disasters.py -k 'around_a_commit and batch-started@0'",
+        tests="engine/test_disasters.py -k 'around_a_commit and batch-started'",
     ),
     Mutant(
         guarantee="What no task has moved the ledger for, the driver moves.",
