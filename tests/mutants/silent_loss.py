@@ -113,8 +113,8 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="A topic's id is in the ledger with the first of its offsets.",
         file="postgres/ledger_tables.py",
-        old="(SELECT topic_ids ->> t FROM tallygate.pipelines WHERE name = $1) ",
-        new="NULL ",
+        old="topic_ids = topic_ids || ($3::text)::jsonb",
+        new="topic_ids = coalesce(topic_ids, ($3::text)::jsonb)",
         tests="contract/test_ledger.py -k 'postgres-driver and id_of_a_topic'",
     ),
     Mutant(
