@@ -32,6 +32,10 @@ def test_a_topic_that_was_forgotten_may_be_followed_by_another_of_its_name() -> 
     assert _found(LedgerSnapshot(ranges=old, history=tuple(moves[:2]))) == {
         "overlap": ("t/0 [0, 9)",)
     }
+    whole = {(name, 0): Range(name, 0, 0, 9)}
+    assert _found(LedgerSnapshot(ranges=whole, history=tuple(moves[:2]))) == {}
+    followed = {**whole, ("t", 0): Range("t", 0, 0, 3)}
+    assert _found(LedgerSnapshot(ranges=followed, history=tuple(moves))) == {}
 
 
 def _found(ledger: LedgerSnapshot) -> dict[str, tuple[str, ...]]:

@@ -441,9 +441,8 @@ ONE_WRITER = (
     Mutant(
         guarantee="A job that is fenced while it waits for records lets go of its checkpoint.",
         file="engine/run.py",
-        old="                interrupt(self._query)\n"
-        "                self._query.awaitTermination(BEAT_",
-        new="                self._query.awaitTermination(1e9 + BEAT_",
+        old="                interrupt(self._query)\n                self._query.await",
+        new="                self._query.awaitTermination()\n                self._query.await",
         tests="engine/test_spark_jobs.py -k fenced_while",
     ),
     Mutant(

@@ -69,7 +69,7 @@ def _is_over(
 ) -> bool:
     """Whether the topic was forgotten here, or past what was given up from here on."""
     return any(
-        here <= end and not _without(Range(*partition, here, end), told)
+        here == end or (here < end and not _without(Range(*partition, here, end), told))
         for end in ends.get(partition, ())
     )
 

@@ -56,6 +56,10 @@ def where_forgotten(ledger: LedgerState, source: SourceState) -> dict[TopicParti
     }
 
 
+def _forgotten(ledger: LedgerState) -> set[str]:
+    return {topic_of(name) for name, _ in ledger.positions if is_forgotten(name)}
+
+
 def topics_of(ledger: LedgerState) -> list[str]:
     return sorted({topic for topic, _ in ledger.positions if is_topic(topic)})
 
@@ -86,7 +90,7 @@ def refuse_unknown_topic(
     groups, Kafka drops it with the topic. `begins` is where partitions begin that are new."""
     if source is None:
         return None
-    forgotten = {topic_of(name) for name, _ in ledger.positions if is_forgotten(name)}
+    forgotten = _forgotten(ledger)
     for partition, read in sorted(_unknown(ledger, checkpoint, begins).items()):
         if partition[0] not in forgotten or nature.anchored:
             said = (
@@ -180,8 +184,8 @@ def changes_to_forget(
 ) -> tuple[Lose | Forget, ...] | Refuse:
     """The changes of the ledger by which a topic is forgotten. What some lanes of a target have of
     a batch, and others have not, is given up with it."""
+    read = _read_of(topic, ledger or LedgerState(), checkpoint)
     ledger = followed(ledger or LedgerState())
-    read = _read_of(topic, ledger, checkpoint)
     if not read:
         held = ", ".join(topics_of(ledger)) or "none"
         return Refuse(
@@ -225,7 +229,9 @@ def _is_read_still(topic: str, ledger: LedgerState, source: SourceState | None) 
 
 def _read_of(topic: str, ledger: LedgerState, checkpoint: CheckpointState) -> tuple[Range, ...]:
     """What was read of a topic: as the ledger says, or the checkpoint if that does not know it."""
-    held = ledger.positions if topic in topics_of(ledger) else checkpoint.start
+    held = ledger.positions
+    if topic not in {*topics_of(ledger), *_forgotten(ledger)}:
+        held = checkpoint.start
     return tuple(
         Range(*partition, min(at, ledger.begun.get(partition, 0)), at)
         for partition, at in sorted(held.items())
