@@ -12,9 +12,10 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql import types as t
 
-from contract.harness import Store
-from contract.source import At, place_of
+from contract.harness import COLUMNS, COORDINATES, Store
+from contract.source import REFUSED, At, place_of
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import topic_of
 from tallygate.settings import Settings
@@ -64,7 +65,19 @@ class DeltaStore(Store):
         return Path(self.folder) / self.at
 
     def make(self) -> None:
-        """The target makes its table."""
+        """The target makes its table, unless it is to have a rule."""
+        if self.refuses:
+            columns = ", ".join(
+                f"{each.name} {each.dataType.simpleString()}" for each in self._columns
+            )
+            table = f"delta.`{self.path}`"
+            spark = _session(self.gateway)
+            spark.sql(f"CREATE TABLE {table} ({columns}) USING delta")
+            spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT not_3 CHECK (id % 10 <> {REFUSED})")
+
+    @property
+    def _columns(self) -> list[t.StructField]:
+        return COLUMNS if self.keyed else [*COLUMNS, *COORDINATES]
 
     def target(self) -> DeltaTarget:
         fields = {"mode": "upsert", "key": "account"} if self.keyed else {}
@@ -82,14 +95,16 @@ class DeltaStore(Store):
         return [place_of(row.id) for row in frame.select("id").collect()]
 
     def causes(self) -> list[tuple[At, str]]:
-        """Those that count: the letters of a batch are written before it."""
+        """Those that count: the letters of a batch are written before it, by runs that are fenced
+        too."""
         state = self.target().ledger()
         files = (self.path / "_tallygate" / self.pipeline / "letters").rglob("*.json")
         found = [Letter.read(line) for file in files for line in file.read_text().splitlines()]
         positions = {} if state is None else state.positions
         held = {(topic_of(name), number): at for (name, number), at in positions.items()}
-        return [
-            ((each.partition, each.offset), each.cause)
+        counting = {
+            (each.partition, each.offset): each.cause
             for each in found
             if each.offset < held.get((each.topic, each.partition), 0)
-        ]
+        }
+        return list(counting.items())

@@ -15,8 +15,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from contract.source import DECODER, FIRST, REFUSED, TOPIC, At, Batch, is_bad, key_of, raw_blocks
-from tallygate.core.blocks import BlockPlan, Blocks, decoded
+from contract.source import (
+    DECODER,
+    FAILING,
+    FIRST,
+    REFUSED,
+    TOPIC,
+    At,
+    Batch,
+    failing_letters,
+    is_bad,
+    key_of,
+    raw_blocks,
+)
+from tallygate.core.blocks import BlockPlan, Blocks, decoded, without
 from tallygate.core.ledger import Claim, LedgerState
 from tallygate.core.letters import Letter
 from tallygate.core.offsets import MovedError, Range, TopicPartition, remaining
@@ -61,6 +73,8 @@ class Store(ABC):
     """The table, topic or folder, if it has another name than the pipeline."""
     refuses: bool = False
     """Whether the store is made to refuse some rows."""
+    fails: bool = False
+    """Whether a transform before the store fails on some records."""
     begin: tuple[tuple[int, int], ...] = tuple(FIRST.items())
 
     @abstractmethod
@@ -151,13 +165,14 @@ class Seen:
         return self.needed | self._upto((self.state.furthest or {}).items())
 
     def _rows_of(self, records: set[At]) -> set[At]:
-        fit = {at for at in records if not is_bad(at) and not self._is_refused(at)}
+        fit = {at for at in records if not self._is_unfit(at)}
         if not self.store.keyed:
             return fit
         return set({key_of(at): at for at in sorted(fit)}.values())
 
-    def _is_refused(self, at: At) -> bool:
-        return self.store.refuses and at[1] % 10 == REFUSED
+    def _is_unfit(self, at: At) -> bool:
+        refused = self.store.refuses and at[1] % 10 == REFUSED
+        return is_bad(at) or refused or (self.store.fails and at[1] % 10 == FAILING)
 
     @property
     def missing(self) -> set[At]:
@@ -175,16 +190,14 @@ class Seen:
     @property
     def wrong(self) -> dict[str, object]:
         """What breaks the guarantee; empty if nothing does."""
-        unfit = {at for at in self.needed if is_bad(at) or self._is_refused(at)}
+        unfit = {at for at in self.needed if self._is_unfit(at)}
         found = {
             "missing": self.missing,
             "repeated": self.repeated,
             "beyond the ledger": self.beyond,
             "letters missing": unfit - self.letters.keys(),
             "letters repeated": {at for at, times in self.letters.items() if times > 1},
-            "letters of fit records": {
-                at for at in self.letters if not is_bad(at) and not self._is_refused(at)
-            },
+            "letters of fit records": {at for at in self.letters if not self._is_unfit(at)},
         }
         return {name: at for name, at in found.items() if at}
 
@@ -277,7 +290,9 @@ def write(
 ) -> Written:
     """Write what is said to be left, whatever the ledger says."""
     store, decoder = run.store, run.store.shape.decoder
-    raw = raw_blocks(batch.ranges)
+    letters = failing_letters(left) if store.fails else ()
+    failing = {each.at for each in failing_letters(batch.ranges) if store.fails}
+    raw = [[without(block, failing) for block in blocks] for blocks in raw_blocks(batch.ranges)]
     plan = BlockPlan(
         left=left,
         has_coordinates=store.has_coordinates,
@@ -287,7 +302,9 @@ def write(
     given = run.given(plan, store.tasks(raw))
     if not store.raw:
         given = DecodedBefore(given, lambda: keep(run, letters_of(batch)))
-    planned = WriteBatch(id=batch.id, left=left, new=new, epochs=epochs or {}, input=given)
+    planned = WriteBatch(
+        id=batch.id, left=left, new=new, epochs=epochs or {}, input=given, letters=letters
+    )
     with raise_step_errors():
         return run.target.write(run.claim, planned)
 

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 
 from tallygate.core.decoding import Decoder
+from tallygate.core.letters import Letter
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.kafka.fetch import RECORDS
 
@@ -19,6 +20,7 @@ __all__ = [
     "BAD",
     "BATCHES",
     "DECODER",
+    "FAILING",
     "FILES",
     "FIRST",
     "LAST",
@@ -27,6 +29,7 @@ __all__ = [
     "At",
     "Batch",
     "batch",
+    "failing_letters",
     "id_of",
     "is_bad",
     "key_of",
@@ -42,8 +45,9 @@ FIRST = {0: 0, 1: 5, 2: 50}
 BATCH = 10
 """Records of each partition in a batch."""
 BLOCK = 4
-BAD, REFUSED = 7, 3
-"""The last digits of offsets that cannot be decoded, and of those a store may be made to refuse."""
+BAD, REFUSED, FAILING = 7, 3, 5
+"""The last digits of offsets that cannot be decoded, of those a store may be made to refuse, and of
+those on which a transform may be made to fail."""
 
 At = tuple[int, int]
 """Partition and offset of a record."""
@@ -80,6 +84,16 @@ def place_of(id: int) -> At:
 
 def is_bad(at: At) -> bool:
     return at[1] % 10 == BAD
+
+
+def failing_letters(ranges: Iterable[Range]) -> tuple[Letter, ...]:
+    """The records of the ranges on which the transform fails, as the engine finds them."""
+    return tuple(
+        Letter(each.topic, each.partition, offset, "the transform fails", value=b"5")
+        for each in ranges
+        for offset in range(each.start, each.until)
+        if offset % 10 == FAILING
+    )
 
 
 def key_of(at: At) -> str:

@@ -262,6 +262,8 @@ class SqliteTarget(Target):
         return Claim(self.pipeline, run)
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        if batch.letters:
+            self.letter_keeper(claim).keep(list(batch.letters))
         writer = _Writer(self._database, claim, self._columns, batch.id, batch.epochs)
         if not self._by_task:
             report, blocks = TaskReport(), batch.input.blocks()

@@ -8,6 +8,7 @@ from contract.forks import forked
 from contract.harness import Run, Store, keep, letters_of, settled
 from contract.source import (
     BATCHES,
+    FAILING,
     FIRST,
     LAST,
     REFUSED,
@@ -103,6 +104,43 @@ def test_a_batch_with_refused_rows_that_is_killed_is_finished(
 ) -> None:
     """What is refused takes another path: rows are written again with more care."""
     store = make(way, refuses=True)
+    with forked(bring, store, at=f"{point}@1") as child:
+        assert child.died, child.answer
+    settled(store)
+    bring(store)
+    assert settled(store).state.positions == LAST
+
+
+@pytest.mark.parametrize("way", ways())
+def test_records_on_which_a_transform_fails_are_letters(way: Way, make: Make) -> None:
+    """They come with their batch, which holds no row of theirs."""
+    store = make(way, fails=True)
+    run = Run(store)
+    run.bring([BATCHES[0], batch(1, upto=2)] if way.divisible else BATCHES)
+    seen = settled(store)
+    assert seen.state.positions == LAST
+    assert {at[1] % 10 for at in seen.letters if not is_bad(at)} == {FAILING}
+    assert run.target.letter_count() == seen.letters.total()
+
+
+@pytest.mark.parametrize("way", ways())
+def test_a_batch_on_which_a_transform_fails_throughout_moves_the_ledger(
+    way: Way, make: Make
+) -> None:
+    store = make(way, fails=True, begin=tuple((p, FAILING) for p in FIRST))
+    run = Run(store)
+    run.bring([Batch(0, tuple(Range(TOPIC, p, FAILING, FAILING + 1) for p in FIRST))])
+    seen = settled(store)
+    assert not seen.rows
+    assert sorted(seen.letters) == [(p, FAILING) for p in FIRST]
+    assert seen.state.positions == {(TOPIC, p): FAILING + 1 for p in FIRST}
+
+
+@pytest.mark.parametrize(("way", "point"), cases(lambda way: way.points))
+def test_a_batch_on_which_a_transform_fails_that_is_killed_is_finished(
+    way: Way, point: str, make: Make
+) -> None:
+    store = make(way, fails=True)
     with forked(bring, store, at=f"{point}@1") as child:
         assert child.died, child.answer
     settled(store)

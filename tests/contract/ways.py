@@ -197,8 +197,20 @@ _WAYS = (
         live=False,
         tasks=True,
     ),
-    Way(kind="delta", strategy="append", points=(BEGUN, MOVED, SENT, DONE), slow=True),
-    Way(kind="delta", strategy="upsert", points=(BEGUN, MOVED, SENT, DONE), slow=True),
+    Way(
+        kind="delta",
+        strategy="append",
+        points=(BEGUN, MOVED, SENT, DONE),
+        slow=True,
+        refuses=True,
+    ),
+    Way(
+        kind="delta",
+        strategy="upsert",
+        points=(BEGUN, MOVED, SENT, DONE),
+        slow=True,
+        refuses=True,
+    ),
 )
 MODULES = (
     "pyspark.sql.functions",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallygate.core.offsets import Range, count, remaining
+from tallygate.core.offsets import Range, count, part, remaining
 from tallygate.errors import LedgerError, LostRangeError
 
 BATCH = (Range("t", 0, 10, 20), Range("t", 1, 5, 5), Range("t", 2, 0, 7))
@@ -49,3 +49,10 @@ def test_a_new_pipeline_starts_anywhere_and_a_new_partition_at_its_beginning() -
     assert remaining(first, {("other", 0): 3}, divisible=False) == first
     with pytest.raises(LedgerError, match="only up to 0: 100 offsets"):
         remaining(first, {("t", 1): 3}, divisible=False)
+
+
+def test_offsets_are_numbered_from_one_range_to_the_next() -> None:
+    assert part(BATCH, 0, 17) == [BATCH[0], BATCH[2]]
+    assert part(BATCH, 8, 12) == [Range("t", 0, 18, 20), Range("t", 2, 0, 2)]
+    assert part(BATCH, 10, 11) == [Range("t", 2, 0, 1)]
+    assert part(BATCH, 3, 3) == []

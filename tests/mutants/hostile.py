@@ -71,8 +71,8 @@ HOSTILE = (
     Mutant(
         guarantee="A batch that Spark's reader cannot read is read by our own.",
         file="engine/read_path.py",
-        old="            small=0 if beyond_spark else self.request.small,\n",
-        new="            small=self.request.small,\n",
+        old="            small=0 if beyond_spark or apart else self.request.small,\n",
+        new="            small=0 if apart else self.request.small,\n",
         tests="engine/test_hostile_into_targets.py -k 'stop_nothing and postgres'",
     ),
     Mutant(

@@ -97,6 +97,20 @@ NOTHING_IN_SILENCE = (
         tests="targets/test_parquet_folder.py -k driver_would_not",
     ),
     Mutant(
+        guarantee="Dead letters that a task has named are found, or nothing is committed.",
+        file="targets/parquet/letters.py",
+        old=' for file in folder.glob("*.jsonl")} | named)\n',
+        new=' for file in folder.glob("*.jsonl")})\n',
+        tests="targets/test_parquet_attempts.py -k does_not_see_are",
+    ),
+    Mutant(
+        guarantee="A dead letter of a Delta table that a task has named is looked for.",
+        file="targets/delta/target.py",
+        old="        self._letters.find_kept()\n",
+        new="",
+        tests="targets/test_delta_ledger.py -k driver_does_not_find",
+    ),
+    Mutant(
         guarantee="A folder that took the place of another is not taken for it.",
         file="targets/parquet/folder.py",
         old="or there is None or there.id != since.id:",
@@ -274,8 +288,8 @@ NOTHING_IN_SILENCE = (
     Mutant(
         guarantee="Dead letters of a Delta table stay when their topic is forgotten.",
         file="targets/delta/letters.py",
-        old="        for offset in self.offsets(old, 0, until):\n",
-        new="        for offset in ():\n",
+        old="        for place, offset in _counting(files, root, old, 0, until):\n",
+        new="        for place, offset in ():\n",
         tests="targets/test_delta_letters.py",
     ),
     Mutant(
@@ -345,6 +359,41 @@ NOTHING_IN_SILENCE = (
 """Invariant 5."""
 
 BAD_RECORDS = (
+    Mutant(
+        guarantee="Records on which the transform fails are kept apart from the others.",
+        file="spark/direct_read.py",
+        old="                APART: offsets[each.topic_partition],\n",
+        new="                APART: [],\n",
+        tests="engine/test_on_error.py -k 'others_are_written and driver'",
+    ),
+    Mutant(
+        guarantee="Into a topic they are dead letters in the transaction of their partition.",
+        file="targets/kafka/write.py",
+        old="        letters += [each for each in self.letters if",
+        new="        letters += [each for each in () if",
+        tests="contract/test_letters.py -k 'transform_fails and kafka-narrow'",
+    ),
+    Mutant(
+        guarantee="An audit does not run the transform on them.",
+        file="auditing/recompute.py",
+        old="noted, noted.saw, apart=self.apart)",
+        new="noted, noted.saw)",
+        tests="engine/test_on_error.py -k 'others_are_written and driver'",
+    ),
+    Mutant(
+        guarantee="What a fenced run finds unfit is no dead letter of a newer one.",
+        file="targets/delta/letters.py",
+        old="        if epoch not in ends or offset < ends[epoch].get(partition, 0)\n",
+        new="",
+        tests="targets/test_delta_ledger.py -k fenced_run_finds",
+    ),
+    Mutant(
+        guarantee="Rows that a Delta table refuses are dead letters.",
+        file="targets/delta/write.py",
+        old="            keep(letters)\n",
+        new="",
+        tests="targets/test_delta.py -k rule_of_the_table",
+    ),
     Mutant(
         guarantee="What only Python takes for a number makes its record a dead letter.",
         file="core/converters.py",

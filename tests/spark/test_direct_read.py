@@ -34,10 +34,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Range, ...]]:
     seen = []
 
     def noted(
-        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, ids: dict[str, str]
+        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, *more: Any
     ) -> DataFrame:
         seen.append(ranges)
-        return over_ranges(plan, ranges, spark, ids)
+        return over_ranges(plan, ranges, spark, *more)
 
     monkeypatch.setattr(read_path, "over_ranges", noted)
     return seen
@@ -207,7 +207,14 @@ def test_brokers_that_do_not_answer_are_asked_again(
     monkeypatch.setattr(source, "collect_seldom", lambda: None)  # this is no worker
     decoder = source.decoder_of(Kafka("t", schema=SCHEMA))
     where = Connection.to("localhost:1")
-    step = source._DecodeStep(decoder, Nowhere(), False, None, None, ["id"], where)
-    row = {"topic": "t", "partition": 0, "offset": 0, "until": 5, "topic_id": None}
+    step = source._DecodeStep(decoder, Nowhere(), False, None, None, ["id"], where, set())
+    row = {
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+        "until": 5,
+        "topic_id": None,
+        "apart": [],
+    }
     with pytest.raises(StepError, match=r"\[retry\] no broker answers"):
         list(step.run([pa.RecordBatch.from_pylist([row])]))

@@ -46,6 +46,16 @@ def _load(folder: Path, text: str) -> PipelineSpec:
             "name: n\nstatic: {previous: {file: a.csv, schema: id long}}\ntransform: SELECT 1",
             "line 2: static.previous cannot be called 'previous', which stands for the step before",
         ),
+        (
+            "{table: t}",
+            "{console: 9}\ndelivery: at-least-once\non_error: dead-letter",
+            "line 5: on_error is `dead-letter`, and the sink keeps no ledger",
+        ),
+        (
+            "{table: t}",
+            "{table: t}\ndelivery: at-most-once\non_error: dead-letter",
+            "line 5: on_error is `dead-letter`, and at-most-once saves offsets first",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fixtures.audits import audited
 from fixtures.commands import Tallygate
 from fixtures.killing import Killed, is_bad
 from fixtures.lakes import Lake
@@ -218,6 +219,32 @@ def test_bad_records_become_letters_once(lake: Lake) -> None:
     )
     assert all(each["cause"] and each["topic"] == flow.name for each in letters)
     lake.check()
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.system)])
+def test_rows_that_break_a_rule_of_the_table_are_letters(lake: Lake, mode: str) -> None:
+    flow = lake.flow
+    sink = Delta(lake.path, mode=mode, key="id" if mode == "upsert" else ())
+    more = "" if mode == "upsert" else ", _topic string, _partition int, _offset bigint"
+    table = f"delta.`{lake.path}`"
+    flow.spark.sql(f"CREATE TABLE {table} (id bigint, account string NOT NULL{more}) USING delta")
+    flow.send(20)
+    flow.run(sink=sink)
+    for rule in ("small CHECK (id < 30)", "theirs CHECK (account <> 'a4' OR id < 29)"):
+        flow.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT {rule}")
+    flow.send(40)
+    flow.send_text(['{"id": 5}', "not JSON"])
+    flow.run(sink=sink)
+    assert lake.rows() == list(range(29))
+    letters = [json.loads(path.read_text()) for path in lake.letters()]
+    assert Counter(each["cause"] for each in letters if each["value"] != "not JSON") == {
+        "CHECK constraint small (id < 30) violated": 30,
+        "CHECK constraint theirs (account <> 'a4' OR id < 29) violated": 1,
+        "NOT NULL constraint violated for column: account": 1,
+    }
+    result = audited(flow, sink=sink)
+    assert result, str(result)
+    assert result.letters == 33
 
 
 def test_letters_of_a_batch_that_was_never_committed_do_not_stay(lake: Lake) -> None:

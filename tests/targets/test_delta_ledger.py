@@ -131,6 +131,37 @@ def test_dead_letters_count_once_the_ledger_is_past_them(table: Table) -> None:
     assert run.target.letter_count() == 2
 
 
+def test_what_a_fenced_run_finds_unfit_does_not_count_for_a_newer_one(table: Table) -> None:
+    """Its tasks may write when the newer run has looked already."""
+    older = table.run()
+    older.target.letter_keeper(older.claim).keep([Letter("t", 0, 3, "no JSON")])
+    older.write(FOUR, table.frame(0, 3))
+    newer = table.run()
+    older.target.letter_keeper(older.claim).keep([Letter("t", 0, 5, "no JSON")])
+    newer.write((Range("t", 0, 4, 8),), table.frame(4, 8))
+    assert newer.target.letter_count() == 1
+    assert newer.target.first_causes((Range("t", 0, 4, 8),), 3) == []
+    last = table.run()
+    assert last.target.letter_count() == 1
+    last.target.letter_keeper(last.claim).keep([Letter("t", 0, 9, "no JSON")])
+    last.write((Range("t", 0, 8, 10),), table.frame(8, 9))
+    assert last.target.letter_count() == 2
+
+
+def test_a_letter_that_the_driver_does_not_find_is_an_error(table: Table) -> None:
+    """And once it is there, the run goes on."""
+    run = table.run()
+    keeper = run.target.letter_keeper(run.claim)
+    keeper.keep([Letter("t", 0, 3, "no JSON")])
+    (file,) = Path(table.path, "_tallygate", "payments", "letters").rglob("*.json")
+    file.rename(file.with_suffix(".away"))
+    with pytest.raises(TargetError, match="left a dead letter in .*, and the driver does not find"):
+        run.write(FOUR, table.frame(0, 3))
+    file.with_suffix(".away").rename(file)
+    run.write((Range("t", 0, 4, 8),), table.frame(4, 8))
+    assert run.target.letter_count() == 1
+
+
 def test_a_table_that_is_removed_in_mid_run_is_named(table: Table) -> None:
     run = table.run()
     run.write(FOUR, table.frame(0, 4))

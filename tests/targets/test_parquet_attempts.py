@@ -162,6 +162,25 @@ def test_letters_go_with_the_batch_that_they_lie_in(path: Path, settings: Settin
     assert [each.offset for each in read_letters(Folder(path).commit(newest.number))] == [3]
 
 
+@pytest.mark.parametrize("driver_rows", [0, 100])
+def test_letters_that_the_driver_does_not_see_are_no_commit(
+    path: Path, settings: Settings, driver_rows: int
+) -> None:
+    """And once they are there, the batch is committed."""
+    run = _Run(path, settings, driver_rows=driver_rows)
+    keeper = run.target.letter_keeper(run.claim)
+    keeper.keep([Letter("t", 0, 3, "no JSON")])
+    (file,) = run.target._found_letters(run.claim).take().files
+    file.rename(file.with_suffix(".away"))
+    with pytest.raises(TargetError, match="left dead letters in .*, and the driver does not find"):
+        run.write(TEN, _given(TEN, _block(range(3))))
+    assert rows_of(path, "_offset") == []
+    file.with_suffix(".away").rename(file)
+    run.write(TEN, _given(TEN, _block(range(3))))
+    assert run.target.letter_count() == 1
+    run.write((Range("t", 0, 10, 12),), _given((Range("t", 0, 10, 12),), _block(range(10, 12))))
+
+
 def test_a_file_that_the_driver_does_not_see_is_no_commit(path: Path, settings: Settings) -> None:
     class Elsewhere(BlockInput):
         def run(self, task: Task, *, one_partition: bool = False) -> list[TaskReport]:

@@ -74,8 +74,8 @@ def _checked(
         asked = scope
         if sample is not None:
             scope = scope.sampled(sample)
-        if pipeline.dead_letters.late:
-            source = replace(source, late=snapshot.ledger.letters)
+        if pipeline.dead_letters.late or pipeline.on_error == "dead-letter":
+            source = replace(source, apart=snapshot.ledger.letters)
         stream, _ = look(request)
         case = Case(
             source=source,

@@ -83,8 +83,9 @@ class Source:
     connection: Connection
     statics: Statics
     checkpoint: Checkpoint
-    late: frozenset[Coordinates] = frozenset()
-    """Records that are known to have been too late: the stream has not seen them."""
+    apart: frozenset[Coordinates] = frozenset()
+    """Records of which the stream has made nothing, as the sink's dead letters say: they came too
+    late, or the transform fails on them. They are not given to it again."""
     beyond_spark: bool = False
     """Whether there are records that Spark's own reader cannot read."""
 
@@ -126,7 +127,7 @@ class Source:
                 plain = raw.select("key", "value", "topic", "partition", "offset", *held)
                 whole = source.model_copy(update={"headers": False})
                 return decoded(plain, whole, noted, noted.saw, COORDINATES)
-            views[name] = self._seen(decoded(raw, source, noted, noted.saw))
+            views[name] = decoded(raw, source, noted, noted.saw, apart=self.apart)
         sides = self.statics.seen(self.checkpoint) if self.statics.sides else {}
         return transformed(self.spark, spec, {**views, **sides})
 
@@ -146,9 +147,6 @@ class Source:
         unnamed = {each.topic for each in ranges} - named
         fitting = {topic for topic in unnamed if fits_pattern(self.spark, source.pattern, topic)}
         return [each for each in ranges if each.topic in fitting]
-
-    def _seen(self, view: DataFrame) -> DataFrame:
-        return without(view, self.late) if self.late else view
 
 
 def looks_at_headers(spec: PipelineSpec, source: Kafka) -> bool:

@@ -10,7 +10,7 @@ What became of a record is one of these:
     unexpected    the sink holds a row of it, and the transform gives none
     together      the transform puts it together with others, so no row is its own
     filtered      the transform gives no row from it
-    dead letter   it could not be decoded, or the sink refused its row
+    dead letter   it could not be decoded, the transform fails on it, or the sink refused its row
     lost          it was given up as lost
     before        the pipeline began after it
     unread        the ledger has not come to it yet

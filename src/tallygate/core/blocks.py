@@ -6,14 +6,14 @@ which are decoded here, next to the write.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallygate.core.decoding import COORDINATES, Decoder, fit_records
-from tallygate.core.letters import Letter, letter_of
+from tallygate.core.letters import Coordinates, Letter, letter_of
 from tallygate.core.offsets import Range, TopicPartition
 from tallygate.errors import LedgerError
 
@@ -146,3 +146,10 @@ def trimmed(
         wanted = ranges.get((topic, partition))
         kept.append(wanted is not None and wanted.holds(offset))
     return block.filter(pa.array(kept, pa.bool_()))
+
+
+def without(raw: pa.RecordBatch, records: Set[Coordinates]) -> pa.RecordBatch:
+    """The raw records that are not these."""
+    columns = (raw.column(name).to_pylist() for name in RAW_COORDINATES)
+    kept = [at not in records for at in zip(*columns, strict=True)]
+    return raw.filter(pa.array(kept, pa.bool_()))

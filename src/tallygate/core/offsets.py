@@ -13,7 +13,7 @@ Nothing here touches a store, so that the rules can be tried by the thousand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tallygate.errors import LedgerError, LostRangeError
@@ -82,6 +82,17 @@ class Range:
 def count(ranges: Iterable[Range]) -> int:
     """How many offsets the ranges hold: at most so many records."""
     return sum(len(each) for each in ranges)
+
+
+def part(ranges: Iterable[Range], low: int, high: int) -> list[Range]:
+    """Of the offsets of all ranges, one range after the other, those numbered `[low, high)`."""
+    found, before = [], 0
+    for each in ranges:
+        start, until = max(low - before, 0), min(high - before, len(each))
+        if start < until:
+            found.append(replace(each, start=each.start + start, until=each.start + until))
+        before += len(each)
+    return found
 
 
 def lies_in(ranges: Iterable[Range], topic: str, partition: int, offset: int) -> bool:

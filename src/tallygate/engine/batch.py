@@ -31,10 +31,11 @@ from tallygate.core.offsets import (
     remaining,
 )
 from tallygate.engine.checkpoint_lock import CheckpointLock
+from tallygate.engine.failing import FailingRecords
 from tallygate.engine.lateness import WATERMARK
 from tallygate.engine.progress import AtStart, Progress, SparkReports, only_dead_letters
 from tallygate.engine.read_path import BatchReader
-from tallygate.engine.run_request import RunRequest
+from tallygate.engine.run_request import RunRequest, StopRequested
 from tallygate.errors import InputError, TallygateError, UnreachableError
 from tallygate.failpoints import reach
 from tallygate.kafka.fetch import close_idle
@@ -52,10 +53,6 @@ CAUSES = 3
 LONGEST_CAUSE = 200
 LOOK_EVERY = 1.0
 """How old what is known of the topics may be, in seconds, when a batch is written."""
-
-
-class StopRequested(Exception):  # noqa: N818 - no error: how a query that is asked to stop ends
-    """The run was asked to stop, and the batch at hand is left for the next one."""
 
 
 @dataclass(kw_only=True)
@@ -100,6 +97,14 @@ class BatchEngine:
         self.target = self.request.target
         self.reader = BatchReader.of(self.request, self.shape, self.plan)
         self.called = Called(self)
+        self.failing = FailingRecords(
+            request=self.request,
+            plan=self.plan,
+            possible=self.reader.records_alone
+            and self.shape.has_coordinates
+            and self.target.traits.keeps_ledger,
+            go_on=self._check_stop,
+        )
 
     def process(self, frame: DataFrame, batch: int) -> None:
         """Bring one batch to the target."""
@@ -107,8 +112,7 @@ class BatchEngine:
             try:
                 if self.fenced is not None:
                     raise self.fenced
-                if self._stopping:
-                    raise StopRequested
+                self._check_stop()
                 self._process(frame, batch)
             except BaseException as error:
                 self.failure = error
@@ -132,6 +136,10 @@ class BatchEngine:
             self._known_topics |= topics
         self._record(batch, ranges, written, started)
 
+    def _check_stop(self) -> None:
+        if self._stopping:
+            raise StopRequested
+
     def _write(self, frame: DataFrame, batch: int, ranges: Sequence[Range]) -> Written:
         state = self.target.ledger() or LedgerState()
         self.claim.check_newest(state.run)
@@ -141,19 +149,24 @@ class BatchEngine:
             return self._skip(frame)
         new = tuple(each for each in left if each.topic_partition not in state.positions)
         epochs = self.leader_epochs(left, state) if self.target.traits.keeps_ledger else {}
-        beyond = self._beyond_spark
-        given = self.reader.input(frame, ranges, left, self._ids, beyond_spark=beyond)
-        planned = WriteBatch(id=batch, left=left, new=new, epochs=epochs, input=given)
+        beyond, letters = self._beyond_spark, self.failing.letters(batch, left)
+        apart = [each.at for each in letters]
+        given = self.reader.input(frame, ranges, left, self._ids, beyond_spark=beyond, apart=apart)
+        planned = WriteBatch(
+            id=batch, left=left, new=new, epochs=epochs, input=given, letters=letters
+        )
         try:
             with raise_step_errors():
                 return self.target.write(self.claim, planned)
         except OtherTargetError as error:
             raise self.other_target() from error
         except Exception as error:
-            if beyond or not is_beyond_spark(error):
-                raise
-            self._beyond_spark = True  # and what is left now is read otherwise
-            raise UnknownOutcomeError("a record has a time that Spark cannot take") from error
+            if not beyond and is_beyond_spark(error):
+                self._beyond_spark = True  # and what is left now is read otherwise
+                raise UnknownOutcomeError("a record has a time that Spark cannot take") from error
+            self.failing.look_into(error, left, self._ids, frame.sparkSession)
+        # Tasks may have committed a part of it by now: what is left is asked for again.
+        return self._write(frame, batch, ranges)
 
     @property
     def _divisible(self) -> bool:

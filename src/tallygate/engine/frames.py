@@ -6,7 +6,7 @@ decodes them, and mostly reads them too (see `targets.batch_input`).
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,9 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tallygate.core import avro
 from tallygate.core.blocks import decoded as decoded_block
+from tallygate.core.blocks import without
 from tallygate.core.decoding import COORDINATES, METADATA, Decoder
+from tallygate.core.letters import Coordinates
 from tallygate.engine.lateness import Lateness
 from tallygate.engine.schema import check_sample, declared, refuse_header
 from tallygate.errors import ConfigError, UnreachableError
@@ -40,6 +42,8 @@ from tallygate.units import size_bytes, time_ms
 Where = Callable[[str], str]
 """What a field of the source is called in messages."""
 SOURCE: Where = "source.{}".format
+LEFT_OUT = "is read, but was taken for one that is not needed"
+"""What an error says that is this program's, and no record's."""
 Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 
 
@@ -162,12 +166,14 @@ def decoded(
     needed: Collection[str] | None = None,
     where: Where = SOURCE,
     connection: Connection | None = None,
+    apart: Set[Coordinates] = frozenset(),
 ) -> DataFrame:
     """The source's fields and metadata; what is unfit is left with the keeper, and by `lateness`
     what is late. `saw` is shown each block of raw records, in the worker. If it is known what is
     `needed`, the rest is decoded, since that tells whether a record is fit, and not given out: to
     read it nevertheless is an error. With a connection the step can also be given ranges in the
-    place of records (see `spark.direct_read`), and reads them."""
+    place of records (see `spark.direct_read`), and reads them. Records that are kept `apart` are
+    not given out: above this step Spark may compute with a row before it drops it."""
     decoder = decoder_of(source, metadata, where)
     schema = from_arrow_schema(decoder.schema)
     if source.headers:
@@ -178,7 +184,7 @@ def decoded(
     given = given or schema.fields[-1:]  # else the frame would not say how many rows there are
     names = [each.name for each in given]
     brokers = None if connection is None else connection.travelling()
-    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names, brokers)
+    step = _DecodeStep(decoder, keeper, source.headers, saw, lateness, names, brokers, apart)
 
     def run(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return step.run(blocks)
@@ -196,7 +202,7 @@ def decoded(
 
 
 def _left_out(column: t.StructField) -> Column:
-    said = f"column {column.name} is read, but was taken for one that is not needed"
+    said = f"column {column.name} {LEFT_OUT}"
     return f.raise_error(said).cast(column.dataType)
 
 
@@ -213,11 +219,14 @@ class _DecodeStep:
     lateness: Lateness | None
     given: list[str]
     connection: Connection | None
+    apart: Set[Coordinates]
 
     def run(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for raw in self._records(blocks):
+        for raw, apart in self._records(blocks):
             if self.saw is not None and raw.num_rows:
                 self.saw(raw)
+            if apart:
+                raw = without(raw, apart)
             made = decoded_block(raw, self.decoder)
             fit, letters = made.rows, made.letters
             if self.lateness is not None:
@@ -229,14 +238,18 @@ class _DecodeStep:
                 fit = fit.append_column("_headers", made.fit.column(HEADERS.name))
             yield fit.select(self.given)
 
-    def _records(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The blocks, if they hold records; those of ranges are read here."""
+    def _records(
+        self, blocks: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[pa.RecordBatch, Set[Coordinates]]]:
+        """The blocks, if they hold records; those of ranges are read here. With them, the records
+        that are kept apart."""
         for block in blocks:
             if UNTIL not in block.schema.names:
-                yield block
+                yield block, self.apart
                 continue
             assert self.connection is not None
-            ranges, ids = ranges_in(block)
+            ranges, ids, apart = ranges_in(block)
             collect_seldom()  # the worker may be of another daemon than ours
             with report_step_errors(lambda error: isinstance(error, UnreachableError)):
-                yield from fetch(ranges, self.connection, headers=self.headers, ids=ids)
+                for raw in fetch(ranges, self.connection, headers=self.headers, ids=ids):
+                    yield raw, apart

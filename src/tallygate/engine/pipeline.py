@@ -203,6 +203,7 @@ class Pipeline(PipelineSpec):
             fetches=all(fetchable(each, connection) for each in self.streams.values()),
             small=getattr(self.sink, "driver_rows", RunRequest.small),
             limits=self.dead_letters,
+            on_error=self.on_error,
             on_progress=on_progress,
             note=note,
             ready=lambda: statics.check(Checkpoint(spark, path)),

@@ -7,7 +7,7 @@ SPARK     Spark's own reader: small batches of a transform, state, anything that
           sources that were given options for Spark's reader or Kafka's Java client alone
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from tallygate.core.blocks import RAW_COORDINATES, BlockPlan
+from tallygate.core.letters import Coordinates
 from tallygate.core.offsets import Range, count
 from tallygate.engine.run_request import RunRequest
 from tallygate.errors import InputError
@@ -68,16 +69,18 @@ class BatchReader:
         ids: Mapping[str, str],
         *,
         beyond_spark: bool = False,
+        apart: Collection[Coordinates] = (),
     ) -> BatchInput:
         """The rows of what is left of a batch; `frame` is what Spark gives for all of it, and `ids`
         are those of its topics, as far as they are known. Records that are `beyond_spark` its own
-        reader cannot read, however few they are."""
+        reader cannot read, however few they are. Records that are kept `apart` have no rows, and
+        are not given to the transform."""
         chosen = read_path(
             fetches=self.request.fetches,
             raw=self.shape.decoder is not None,
             records_alone=self.records_alone,
             records=count(ranges),
-            small=0 if beyond_spark else self.request.small,
+            small=0 if beyond_spark or apart else self.request.small,
         )
         if beyond_spark and chosen is ReadPath.SPARK:
             raise InputError(self._unreadable(left))
@@ -91,7 +94,7 @@ class BatchReader:
             return self._fetched(frame, plan, ids)
         prepared = self.request.target.prepared
         if chosen is ReadPath.RANGES:
-            rows = over_ranges(self.plan.frame, left, frame.sparkSession, ids)
+            rows = over_ranges(self.plan.frame, left, frame.sparkSession, ids, apart)
             return FrameInput(rows, plan, partitions=len(needed), prepared=prepared)
         trimming = BlockPlan(
             left=left,

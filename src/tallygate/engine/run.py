@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tallygate.engine.batch import BatchEngine, StopRequested
+from tallygate.engine.batch import BatchEngine
 from tallygate.engine.progress import Progress, by_name, only_dead_letters
-from tallygate.engine.run_request import RunRequest
+from tallygate.engine.run_request import RunRequest, StopRequested
 from tallygate.engine.start import start
 from tallygate.errors import (
     FencedError,

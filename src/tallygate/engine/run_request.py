@@ -13,6 +13,10 @@ from tallygate.spec import DeadLetters
 from tallygate.targets.base import LetterKeeper, Target
 
 
+class StopRequested(Exception):  # noqa: N818 - no error: how a query that is asked to stop ends
+    """The run was asked to stop, and the batch at hand is left for the next one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """A streaming frame, and where it goes."""
@@ -34,6 +38,8 @@ class RunRequest:
     small: int = 20_000
     """Records up to which a batch is small, and Spark's reader quicker: it need not be planned."""
     limits: DeadLetters = field(default_factory=DeadLetters)
+    on_error: str = "stop"
+    """What is done with a record on which the transform fails: `stop` or `dead-letter`."""
     accept_loss: bool = False
     accept_new_target: bool = False
     on_progress: Callable[[Progress], None] = lambda _: None

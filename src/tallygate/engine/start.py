@@ -36,6 +36,7 @@ from tallygate.core.start_facts import (
 )
 from tallygate.engine.batch import BatchEngine
 from tallygate.engine.checkpoint_lock import CheckpointLock
+from tallygate.engine.failing import refuse_on_error
 from tallygate.engine.progress import AtStart
 from tallygate.engine.run_request import RunRequest
 from tallygate.engine.source_check import LeaderEpochs, TopicIds, lag_of, source_state
@@ -76,6 +77,7 @@ def look(request: RunRequest, checkpoint: Checkpoint | None = None) -> tuple[Pla
         try:
             repeats = _repeats(request, plan)
             refuse(frame, request.mode, instead=request.instead, repeats=repeats)
+            refuse_on_error(request, plan)
         except ConfigError as error:
             raise ConfigError(f"{request.where}: {error}") from None
     return plan, _shape(request, plan)

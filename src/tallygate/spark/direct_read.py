@@ -15,13 +15,15 @@ would get the same values, and a uuid would be there many times.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tallygate.core.offsets import Range
+from tallygate.core.letters import Coordinates
+from tallygate.core.offsets import Range, TopicPartition
 from tallygate.spark.plan import (
     analyzed,
     copied,
@@ -39,8 +41,11 @@ UNTIL = "until"
 """The column that ranges have and records have not."""
 TOPIC_ID = "topic_id"
 """The id that the range's topic had when the range was planned, if it is known."""
+APART = "apart"
+"""The column that says which offsets of a range are left out."""
 _RANGES = (
-    f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long, {TOPIC_ID}: string>>"
+    f"array<struct<topic: string, partition: int, offset: long, {UNTIL}: long, "
+    f"{TOPIC_ID}: string, {APART}: array<long>>>"
 )
 _SOURCE = "StreamingRelationV2"
 _KNOWN = {
@@ -73,38 +78,53 @@ def by_records_alone(plan: DataFrame) -> bool:
 
 
 def over_ranges(
-    plan: DataFrame, ranges: Iterable[Range], spark: SparkSession, ids: Mapping[str, str]
+    plan: DataFrame,
+    ranges: Iterable[Range],
+    spark: SparkSession,
+    ids: Mapping[str, str],
+    apart: Collection[Coordinates] = (),
 ) -> DataFrame:
-    """What the plan gives for these ranges, if their topics still have these `ids` when they are
-    read. It is run in a session of the caller's choice: the one of a stream's batches has the
-    settings under which the stream is planned."""
-    leaf = analyzed(_rows([each for each in ranges if len(each)], ids, spark))
+    """What the plan gives for these ranges, without the records that are kept `apart`, if their
+    topics still have these `ids` when they are read. It is run in a session of the caller's choice:
+    the one of a stream's batches has the settings under which the stream is planned."""
+    leaf = analyzed(_rows([each for each in ranges if len(each)], ids, spark, apart))
     root = analyzed(plan)
     return frame_of(spark, _replaced(root, leaf, spark))
 
 
-def ranges_in(rows: pa.RecordBatch) -> tuple[list[Range], dict[str, str]]:
-    """The ranges of a task, and the ids of their topics as far as they are known."""
-    ranges, ids = [], {}
+def ranges_in(rows: pa.RecordBatch) -> tuple[list[Range], dict[str, str], set[Coordinates]]:
+    """The ranges of a task, the ids of their topics as far as they are known, and the records of
+    them that are left out."""
+    ranges, ids, apart = [], {}, set()
     for row in rows.to_pylist():
-        topic_id = row.pop(TOPIC_ID)
-        ranges.append(Range(*row.values()))
-        if topic_id is not None:
-            ids[row["topic"]] = topic_id
-    return ranges, ids
+        topic, partition = row["topic"], row["partition"]
+        ranges.append(Range(topic, partition, row["offset"], row[UNTIL]))
+        apart |= {(topic, partition, offset) for offset in row[APART] or ()}
+        if row[TOPIC_ID] is not None:
+            ids[topic] = row[TOPIC_ID]
+    return ranges, ids, apart
 
 
-def _rows(ranges: list[Range], ids: Mapping[str, str], spark: SparkSession) -> DataFrame:
+def _rows(
+    ranges: list[Range],
+    ids: Mapping[str, str],
+    spark: SparkSession,
+    apart: Collection[Coordinates],
+) -> DataFrame:
+    offsets: dict[TopicPartition, list[int]] = defaultdict(list)
+    for topic, partition, offset in sorted(apart):
+        offsets[topic, partition].append(offset)
     text = json.dumps(
         [
             {
-                "topic": it.topic,
-                "partition": it.partition,
-                "offset": it.start,
-                UNTIL: it.until,
-                TOPIC_ID: ids.get(it.topic),
+                "topic": each.topic,
+                "partition": each.partition,
+                "offset": each.start,
+                UNTIL: each.until,
+                TOPIC_ID: ids.get(each.topic),
+                APART: offsets[each.topic_partition],
             }
-            for it in ranges
+            for each in ranges
         ]
     )
     numbers = spark.range(0, len(ranges), 1, len(ranges)).toDF("number")

@@ -2,11 +2,16 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PythonException
 from pyspark.sql.streaming.query import StreamingQuery
+
+_OF_ROWS = ("22", "23", "38", "39", "54", "P0")
+"""Classes of SQLSTATE that Spark has for what is in a row, and for functions that fail on it."""
+_PYTHON = "org.apache.spark.api.python.PythonException"
 
 
 def progress_of(query: StreamingQuery) -> Mapping[str, Any] | None:
@@ -25,6 +30,33 @@ def reason(error: BaseException) -> str:
     said = _cause(error) if isinstance(error, Py4JJavaError) else _telling(str(error))
     said = re.sub(r"^([\w.]+: )?\[[\w.]+\]\s*|\s*SQLSTATE: \w+", "", said)
     return said.rstrip(" .;") or type(error).__name__
+
+
+def is_of_row(error: Exception) -> bool:
+    """Whether Spark blames what a row holds: a value that does not fit what is done with it, or a
+    function of the user's that failed."""
+    if isinstance(error, PythonException):
+        return True
+    states = (text for cause in causes_in_jvm(error) if (text := sql_state(cause)))
+    return any(state.startswith(_OF_ROWS) for state in states) or any(
+        str(cause.getClass().getName()) == _PYTHON for cause in causes_in_jvm(error)
+    )
+
+
+def causes_in_jvm(error: BaseException) -> Iterator[Any]:
+    """An error's counterpart in the JVM, if it has one, and what caused it."""
+    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()
+
+
+def sql_state(cause: Any) -> str | None:
+    """The SQLSTATE of an error in the JVM, if it is of a kind that has one."""
+    try:
+        return str(cause.getSqlState() or "") or None
+    except Py4JError:
+        return None
 
 
 def _cause(error: Any) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, SkipValidation, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -101,6 +101,11 @@ class PipelineSpec(Part):
     )
     checkpoint: str | None = Field(None, description="The folder of Spark's checkpoint.")
     dead_letters: DeadLetters = DeadLetters()
+    on_error: Literal["stop", "dead-letter"] = Field(
+        "stop",
+        description="What is done when the transform fails on a record: `stop` says which one it "
+        "is, `dead-letter` keeps it with its cause and goes on.",
+    )
 
     _file: Path | None = PrivateAttr(None)
 
@@ -161,10 +166,21 @@ class PipelineSpec(Part):
                 "writes to a sink that keeps no ledger, where a batch comes again after a crash; "
                 "say `delivery: at-least-once`"
             )
+        if self.on_error == "dead-letter":
+            self._check_on_error()
         self._check_sources()
         if self.static and self.transform is None:
             raise ValueError("has static sides and no transform that uses them")
         return self
+
+    def _check_on_error(self) -> None:
+        if not self.sink.keeps_ledger:
+            why = "the sink keeps no ledger, with which a dead letter would count"
+        elif self.delivery == "at-most-once":
+            why = "at-most-once saves offsets first, so a batch that fails is not written again"
+        else:
+            return
+        raise PlacedError(f"is `dead-letter`, and {why}; leave it out", "on_error")
 
     def _check_sources(self) -> None:
         topics: set[str] = set()

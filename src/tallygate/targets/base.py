@@ -133,6 +133,9 @@ class WriteBatch:
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of the leaders that had the ends of the ranges, as far as they are known."""
     input: BatchInput
+    letters: tuple[Letter, ...] = ()
+    """Records that are dead letters already, since the transform fails on them: the input has no
+    row of theirs. They count when the batch does."""
 
 
 @dataclass(frozen=True)

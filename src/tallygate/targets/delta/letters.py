@@ -1,18 +1,25 @@
 """Dead letters of a Delta table: a file each, in the table's folder.
 
-    TABLE/_tallygate/PIPELINE/letters/TOPIC/PARTITION/SHELF/OFFSET.json
+    TABLE/_tallygate/PIPELINE/letters/TOPIC/PARTITION/SHELF/OFFSET-EPOCH.json
+    TABLE/_tallygate/PIPELINE/turns/EPOCH.json
 
 Workers write them while they decode, so one may be written twice, by a task that runs again, or
 for a batch that is never committed. A file is named after its record, so the second one takes the
 place of the first; and only those count that the ledger has moved past. A shelf holds the dead
 letters of so many offsets that it is quick to list.
 
+**One writer.** A task of a run that is fenced may still write, and what was unfit for that run may
+be fit for the next one. So a file is named after its run's epoch too, and a run writes down where
+the ledger was when its turn began: what an older run says of records beyond that does not count.
+
 Workers are Python, so the files are written by pyarrow's file systems.
 """
 
+import json
+import re
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,10 +28,14 @@ from pyarrow import fs
 
 from tallygate.core.letters import Coordinates, Letter
 from tallygate.core.offsets import Positions, Range, TopicPartition, is_forgotten, topic_of
+from tallygate.errors import TargetError
+from tallygate.targets.kept_files import KeptFiles
 from tallygate.targets.task_report import StepError
 
 SHELF = 10_000
 _COLON = "~"
+_NAME = re.compile(r"(\d+)-(\d+)\.json")
+_TURN = re.compile(r"(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,9 @@ class LetterFolder:
     """It travels to the workers."""
 
     folder: str
+    epoch: int = 0
+    """Of the run that writes."""
+    kept: KeptFiles = field(default_factory=KeptFiles, compare=False)
 
     def keep(self, letters: list[Letter]) -> None:
         files, root = _opened(self.folder)
@@ -43,15 +57,32 @@ class LetterFolder:
                 "must be on a file system that all executors share with the driver.",
             )
         for letter in letters:
-            shelf = f"{root}/{letter.topic}/{letter.partition}/{letter.offset // SHELF}"
-            name = f"{shelf}/{letter.offset}.json"
-            # A local file is seen while it is written, so it gets its name when it is whole.
-            partial = f"{shelf}/.{uuid.uuid4().hex}" if local else name
-            files.create_dir(shelf, recursive=True)
-            with files.open_output_stream(partial) as stream:
-                stream.write(letter.text().encode())
-            if local:
-                files.move(partial, name)
+            shelf = f"{letter.topic}/{letter.partition}/{letter.offset // SHELF}"
+            name = f"{shelf}/{letter.offset}-{self.epoch}.json"
+            _write(files, f"{root}/{name}", letter.text())
+            self.kept.add([name])
+
+    def find_kept(self) -> None:
+        """Look for what tasks have named; raise if the driver does not find it."""
+        named = sorted(self.kept.names())
+        if not named:
+            return
+        files, root = _opened(self.folder)
+        for info in files.get_file_info([f"{root}/{name}" for name in named]):
+            if info.type != fs.FileType.File:
+                raise TargetError(
+                    f"a task left a dead letter in {info.path}, and the driver does not find it; "
+                    "the table must be on a file system that all executors share with the driver. "
+                    "Its batch is committed: put the file there, or rebuild the table with "
+                    "`tallygate rebuild`."
+                )
+        self.kept.forget(named)
+
+    def begin_turn(self, positions: Positions) -> None:
+        """Have nothing count that an older run says of records beyond."""
+        files, root = _opened(self.folder)
+        held = [[*partition, at] for partition, at in sorted(positions.items())]
+        _write(files, f"{_turns_at(root)}/{self.epoch}.json", json.dumps(held))
 
     def letter(self, at: Coordinates) -> Letter:
         """The dead letter of a record."""
@@ -63,8 +94,8 @@ class LetterFolder:
             for each in map(_named, folders)
             if len(folders) == 1 or self.offsets((each, partition), offset, offset + 1)
         )
-        name = f"{_within(root, (held, partition))}/{offset // SHELF}/{offset}.json"
-        with files.open_input_stream(name) as stream:
+        ((place, _), *_) = _counting(files, root, (held, partition), offset, offset + 1)
+        with files.open_input_stream(place) as stream:
             return Letter.read(stream.read().decode())
 
     def causes(self, ranges: Iterable[Range]) -> Iterator[str]:
@@ -89,11 +120,10 @@ class LetterFolder:
     def _rename(
         self, files: Any, root: str, old: TopicPartition, new: TopicPartition, until: int
     ) -> None:
-        for offset in self.offsets(old, 0, until):
+        for place, offset in _counting(files, root, old, 0, until):
             shelf = f"{_within(root, new)}/{offset // SHELF}"
             files.create_dir(shelf, recursive=True)
-            before = f"{_within(root, old)}/{offset // SHELF}/{offset}.json"
-            files.move(before, f"{shelf}/{offset}.json")
+            files.move(place, f"{shelf}/{place.rpartition('/')[2]}")
 
     def remove_beyond(self, positions: Positions) -> None:
         """Remove dead letters of batches that were never committed."""
@@ -101,8 +131,8 @@ class LetterFolder:
         for folder in _names(files, root):
             for number in _names(files, f"{root}/{folder}"):
                 partition = _named(folder), int(number)
-                for offset in self.offsets(partition, positions.get(partition, 0), None):
-                    files.delete_file(f"{root}/{folder}/{number}/{offset // SHELF}/{offset}.json")
+                for place, *_ in _found(files, root, partition, positions.get(partition, 0)):
+                    files.delete_file(place)
 
     def before(self, positions: Positions) -> list[Coordinates]:
         """The records whose dead letters count: the ledger has moved past them."""
@@ -115,14 +145,69 @@ class LetterFolder:
     def offsets(self, partition: TopicPartition, start: int, until: int | None) -> list[int]:
         """The offsets of the dead letters of a range."""
         files, root = _opened(self.folder)
-        folder = _within(root, partition)
-        found: list[int] = []
-        for shelf in map(int, _names(files, folder)):
-            if shelf < start // SHELF or (until is not None and shelf * SHELF >= until):
-                continue
-            names = [name.removesuffix(".json") for name in _names(files, f"{folder}/{shelf}")]
-            found += [int(name) for name in names if name.isdigit()]
-        return [at for at in found if at >= start and (until is None or at < until)]
+        return sorted({at for _, at in _counting(files, root, partition, start, until)})
+
+
+def _counting(
+    files: Any, root: str, partition: TopicPartition, start: int, until: int | None
+) -> list[tuple[str, int]]:
+    """Place and offset of the files of a range that are not of a run whose turn was over. Those of
+    a topic that is forgotten have been brought there, so they count."""
+    found = list(_found(files, root, partition, start, until))
+    epochs = set() if is_forgotten(partition[0]) else {epoch for *_, epoch in found}
+    ends = _ends_of(epochs, files, _turns_at(root))
+    return [
+        (place, offset)
+        for place, offset, epoch in found
+        if epoch not in ends or offset < ends[epoch].get(partition, 0)
+    ]
+
+
+def _found(
+    files: Any, root: str, partition: TopicPartition, start: int, until: int | None = None
+) -> Iterator[tuple[str, int, int]]:
+    """The files of a range: place, offset and epoch."""
+    folder = _within(root, partition)
+    for shelf in map(int, _names(files, folder)):
+        if shelf < start // SHELF or (until is not None and shelf * SHELF >= until):
+            continue
+        for name in _names(files, f"{folder}/{shelf}"):
+            match = _NAME.fullmatch(name)
+            offset = int(match[1]) if match else -1
+            if match and offset >= start and (until is None or offset < until):
+                yield f"{folder}/{shelf}/{name}", offset, int(match[2])
+
+
+def _ends_of(epochs: set[int], files: Any, folder: str) -> Mapping[int, Positions]:
+    """Where the turns of these epochs ended: where that of the next one began. A run that died
+    before it wrote that down has moved nothing."""
+    if not epochs:
+        return {}
+    begun = sorted(int(match[1]) for match in map(_TURN.fullmatch, _names(files, folder)) if match)
+    ends: dict[int, Positions] = {}
+    for epoch in epochs:
+        later = next((each for each in begun if each > epoch), None)
+        if later is not None:
+            with files.open_input_stream(f"{folder}/{later}.json") as stream:
+                held = json.loads(stream.read())
+            ends[epoch] = {(topic, partition): at for topic, partition, at in held}
+    return ends
+
+
+def _turns_at(root: str) -> str:
+    return f"{root.rpartition('/')[0]}/turns"
+
+
+def _write(files: Any, name: str, text: str) -> None:
+    """A local file is seen while it is written, so it gets its name when it is whole."""
+    folder = name.rpartition("/")[0]
+    local = isinstance(files, fs.LocalFileSystem)
+    partial = f"{folder}/.{uuid.uuid4().hex}" if local else name
+    files.create_dir(folder, recursive=True)
+    with files.open_output_stream(partial) as stream:
+        stream.write(text.encode())
+    if local:
+        files.move(partial, name)
 
 
 def _folder_of(topic: str) -> str:

@@ -26,6 +26,7 @@ class DeltaSnapshot(Snapshot):
     path: str
     version: int
     letters: LetterFolder
+    refuses: bool = True
 
     def rows(self, within: Sequence[Range] | None = None) -> DataFrame:
         reader = self.spark.read.format("delta").option("versionAsOf", self.version)

@@ -7,7 +7,7 @@ VACUUM leave folders alone whose names begin with an underscore.
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from tallygate.errors import TargetError
-from tallygate.spark.error_text import reason
+from tallygate.spark.error_text import causes_in_jvm, reason
 from tallygate.spark.files import Folder
 from tallygate.targets.base import UnknownOutcomeError
 
@@ -24,6 +24,8 @@ CONFLICTS = tuple(
     f"io.delta.exceptions.{kind}" for kind in ("Concurrent", "MetadataChanged", "ProtocolChanged")
 )
 FORGETS = "delta.setTransactionRetentionDuration"
+CHECK = "delta.constraints."
+REFUSES = "InvariantViolationException"
 OWN_FOLDER = "_tallygate"
 
 
@@ -57,6 +59,21 @@ class Transaction:
     def forgets(self) -> bool:
         """Whether the table drops what applications have written after a while."""
         return bool(self._transaction.metadata().configuration().contains(FORGETS))
+
+    @property
+    def checks(self) -> dict[str, str]:
+        """The table's CHECK constraints: their names and expressions."""
+        metadata = json.loads(str(self._transaction.metadata().json()))["metaData"]
+        return {
+            name.removeprefix(CHECK): text
+            for name, text in metadata["configuration"].items()
+            if name.startswith(CHECK)
+        }
+
+    @property
+    def never_null(self) -> set[str]:
+        """The columns that are NOT NULL."""
+        return {each.name for each in self.schema.fields if not each.nullable}
 
     def application(self, name: str) -> int:
         """How far this application is, by the table; -1 if it never wrote."""
@@ -120,12 +137,11 @@ def forget_tables(spark: SparkSession) -> None:
 
 def is_conflict(error: Exception) -> bool:
     """Whether Delta refused a commit because of another: nothing of it was committed."""
-    return any(name.startswith(CONFLICTS) for name in _classes(error))
+    names = (str(cause.getClass().getName()) for cause in causes_in_jvm(error))
+    return any(name.startswith(CONFLICTS) for name in names)
 
 
-def _classes(error: Exception) -> Iterator[str]:
-    """The class of an error of the JVM, and those of its causes."""
-    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while cause is not None:
-        yield str(cause.getClass().getName())
-        cause = cause.getCause()
+def breaks_rule(error: Exception) -> bool:
+    """Whether Delta refused a row by a rule of the table: nothing was committed."""
+    names = (str(cause.getClass().getName()) for cause in causes_in_jvm(error))
+    return any(name.endswith(REFUSES) for name in names)

@@ -103,13 +103,19 @@ class DeltaTarget(Target):
     def take_over(self, shape: RowShape, checkpoint: str) -> Claim:
         state = self._ledger.take_over().state
         self._letters.follow_names(state.positions)
+        self._letters = LetterFolder(self._letters.folder, state.run.epoch)
+        self._letters.begin_turn(state.positions)
         self._letters.remove_beyond(state.positions)
         self.local_run.begin(target=self.name, delivery=self.delivery, run=state.run.epoch)
         return Claim(self.pipeline, state.run)
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         assert self._writer is not None, "a target is opened before it is written"
-        return self._writer.write(claim, batch)
+        if batch.letters:
+            self.letter_keeper(claim).keep(list(batch.letters))
+        written = self._writer.write(claim, batch, self._letters.keep)
+        self._letters.find_kept()
+        return written
 
     def amend(self, claim: Claim, change: LedgerChange) -> None:
         ranges = change.ranges if isinstance(change, Lose) else ()
@@ -119,7 +125,9 @@ class DeltaTarget(Target):
 
         self._ledger.move(claim, follow)
         if isinstance(change, Forget):
-            self._letters.follow_names((self.ledger() or LedgerState()).positions)
+            positions = (self.ledger() or LedgerState()).positions
+            self._letters.follow_names(positions)
+            self._letters.begin_turn(positions)
 
     def letter_keeper(self, claim: Claim | None) -> LetterKeeper:
         return self._letters

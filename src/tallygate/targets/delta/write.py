@@ -6,24 +6,25 @@ left out, look the same from here.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as f
 
 from tallygate.core.decoding import COORDINATES
 from tallygate.core.ledger import Claim, LedgerEntry
+from tallygate.core.letters import MOST_KEPT, Letter
 from tallygate.errors import TargetError
 from tallygate.failpoints import reach
 from tallygate.quoting import backticked
 from tallygate.spark.error_text import reason
 from tallygate.spark.observed import observed_count
 from tallygate.spark.temporary_conf import temporary_conf
-from tallygate.targets.base import UnknownOutcomeError, WriteBatch, Written
+from tallygate.targets.base import RefusedRowsError, UnknownOutcomeError, WriteBatch, Written
 from tallygate.targets.delta.ledger import TableLedger
-from tallygate.targets.delta.table import is_conflict
+from tallygate.targets.delta.table import breaks_rule, is_conflict
 
 APPLICATION = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
@@ -45,7 +46,10 @@ class TableWriter:
     key: tuple[str, ...]
     has_coordinates: bool
 
-    def write(self, claim: Claim, batch: WriteBatch) -> Written:
+    def write(
+        self, claim: Claim, batch: WriteBatch, keep: Callable[[list[Letter]], None]
+    ) -> Written:
+        """`keep` takes the rows that the table refuses, as dead letters."""
         before = self.ledger.current(claim)
         state = before.state.moved(batch.left, batch.epochs)
         after = before.next(state=state, batch=batch.id, ranges=batch.left)
@@ -55,7 +59,12 @@ class TableWriter:
         reach("ledger-moved", batch.id)
         started = time.perf_counter()
         reach("commit-sent", batch.id)
-        counted = self.send(rows, after)
+        try:
+            counted = self.send(rows, after)
+        except RefusedRowsError as refusal:
+            rows, letters = self._set_aside(rows, refusal)
+            keep(letters)
+            counted = self.send(rows, after)
         self.ledger.confirm(claim, after)
         reach("committed", batch.id)
         return Written(self.mode, counted(), {"write": time.perf_counter() - started})
@@ -68,6 +77,11 @@ class TableWriter:
             if is_conflict(error):
                 raise UnknownOutcomeError(
                     "another writer changed the table at the same time"
+                ) from error
+            if breaks_rule(error):
+                raise RefusedRowsError(
+                    f"Delta refuses rows for {self.ledger.table.path}: {reason(error)}. Change the "
+                    "table's rules, or the transform."
                 ) from error
             if isinstance(error, AnalysisException):
                 raise self._changed(error) from error
@@ -129,6 +143,51 @@ class TableWriter:
         newest = Window.partitionBy(*map(backticked, self.key)).orderBy(*(f.desc(n) for n in order))
         ranked = rows.withColumn("_tallygate_rank", f.row_number().over(newest))
         return ranked.where("_tallygate_rank = 1").select(*map(backticked, self.columns))
+
+    def _set_aside(
+        self, rows: DataFrame, refusal: RefusedRowsError
+    ) -> tuple[DataFrame, list[Letter]]:
+        """The rows that the table takes, and the others as dead letters.
+
+        Delta names one row and commits nothing, and a part of a batch cannot be tried without a
+        commit. But the rules are the table's own expressions: all rows that break one are found at
+        once. Where that finds none, as for a rule about columns that only the table has, the table
+        refuses the batch again."""
+        if not self.has_coordinates:
+            raise RefusedRowsError(
+                f"{str(refusal).rstrip('.')}. Rows do not have the coordinates of a record, so "
+                "none can be set aside."
+            ) from refusal
+        broken = [f.when(is_broken, f.lit(said)) for said, is_broken in self._rules(rows)]
+        if not broken:
+            raise refusal
+        cause = "_tallygate_cause"
+        judged = rows.withColumn(cause, f.coalesce(*broken))
+        content = f.to_json(f.struct(*map(backticked, self.columns))).alias("value")
+        refused = judged.where(f.col(cause).isNotNull())
+        found = refused.select(*COORDINATES, cause, content).collect()
+        letters = [
+            Letter(topic, partition, offset, said, value=value.encode()).cut(MOST_KEPT)
+            for topic, partition, offset, said, value in found
+        ]
+        return judged.where(f.col(cause).isNull()).drop(cause), letters
+
+    def _rules(self, rows: DataFrame) -> Iterator[tuple[str, Column]]:
+        """What the table asks of a row, in Delta's words, and whether a row breaks it."""
+        table = self.ledger.table.begin()
+        for name in sorted(table.never_null & set(self.columns)):
+            yield (
+                f"NOT NULL constraint violated for column: {name}",
+                f.col(backticked(name)).isNull(),
+            )
+        given = rows.select(*map(backticked, self.columns))
+        for name, text in sorted(table.checks.items()):
+            holds = f.coalesce(f.expr(text), f.lit(False))
+            try:
+                given.where(holds)
+            except AnalysisException:
+                continue
+            yield f"CHECK constraint {name} ({text}) violated", ~holds
 
     def _changed(self, error: AnalysisException) -> TargetError:
         return TargetError(

@@ -326,6 +326,7 @@ class KafkaTarget(Target):
             delivery=self.delivery,
             batch=batch.id,
             left=batch.left,
+            letters=batch.letters,
             narrow=self._opened().narrow,
             coordinates=self._spec.coordinates,
             key=self._spec.key,

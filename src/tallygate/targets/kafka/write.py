@@ -73,6 +73,8 @@ class BatchWriter:
     delivery: str
     batch: int
     left: tuple[Range, ...]
+    letters: tuple[Letter, ...] = ()
+    """Records of the batch that are dead letters already."""
     narrow: bool
     """Whether each task holds the rows of one partition."""
     coordinates: bool
@@ -140,7 +142,10 @@ class BatchWriter:
             self._commit_range(wanted, rows=rest, letters=blocks.letters, report=report)
 
     def commit_lane(self, blocks: Blocks, report: TaskReport) -> None:
-        """A task after a shuffle: the rows of one lane, and all source offsets in its group."""
+        """A task after a shuffle: the rows of one lane, and all source offsets in its group. The
+        first lane has the dead letters that came with the batch."""
+        if blocks.lane == 0:
+            blocks.letters += self.letters
         transfer = Transfer(
             ledger=self.ledgers[blocks.lane],
             transactional_id=self._names.lane_id(blocks.lane),
@@ -152,10 +157,19 @@ class BatchWriter:
         with raise_unknown_outcome():
             self._commit(transfer)
 
-    def _commit_range(self, wanted: Range, **given: Any) -> None:
-        name = self._names.partition_id(wanted.topic_partition)
+    def _commit_range(
+        self, wanted: Range, letters: list[Letter] | None = None, **given: Any
+    ) -> None:
+        letters = [] if letters is None else letters
+        letters += [each for each in self.letters if wanted.topic_partition == each.at[:2]]
         self._commit(
-            Transfer(ledger=self.ledgers[0], transactional_id=name, wanted=[wanted], **given)
+            Transfer(
+                ledger=self.ledgers[0],
+                transactional_id=self._names.partition_id(wanted.topic_partition),
+                wanted=[wanted],
+                letters=letters,
+                **given,
+            )
         )
 
     def _commit(self, transfer: Transfer) -> None:

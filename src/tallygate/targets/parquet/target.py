@@ -43,6 +43,7 @@ class ParquetTarget(Target):
         self._folder = Folder.at(spec.parquet)
         self._ledger = FolderLedger(self._folder, pipeline)
         self._columns: pa.Schema = pa.schema([])
+        self._found: FoundLetters | None = None
 
     @property
     def name(self) -> str:
@@ -87,6 +88,8 @@ class ParquetTarget(Target):
         return claim
 
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
+        if batch.letters:
+            self.letter_keeper(claim).keep(list(batch.letters))
         writer = FolderWriter(
             ledger=self._ledger,
             claim=claim,
@@ -111,7 +114,11 @@ class ParquetTarget(Target):
         return self._found_letters(claim or Claim(self.pipeline, Run()))
 
     def _found_letters(self, claim: Claim) -> FoundLetters:
-        return FoundLetters(str(self._ledger.letters(claim)))
+        """One for all batches of a run, since tasks of each name their files to it."""
+        folder = str(self._ledger.letters(claim))
+        if self._found is None or self._found.folder != folder:
+            self._found = FoundLetters(folder)
+        return self._found
 
     def letter_count(self) -> int:
         newest = self._ledger.newest()

@@ -205,6 +205,8 @@ class PostgresTarget(Target):
     def write(self, claim: Claim, batch: WriteBatch) -> Written:
         if self._writer is None or self._writer.claim != claim:
             raise LedgerError("the claim is of another run than the one that took over here")
+        if batch.letters:
+            self.letter_keeper(claim).keep(list(batch.letters))
         try:
             with translate_errors(str(self._table)):
                 return self._writer.write(batch)
