@@ -1,12 +1,15 @@
 """Each source reads its own topics again, and none of the others'."""
 
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
+from fixtures.blocks import raw_block
 from tallygate import Kafka, Pipeline, Postgres
-from tallygate.auditing.recompute import Source
+from tallygate.auditing.recompute import Noted, Source, _PassStep
 from tallygate.core.offsets import Range
+from tallygate.engine.frames import decoder_of
 
 RANGES = [Range(topic, 0, 0, 5) for topic in ("payments", "shop.eu", "shop.us", "shops")]
 
@@ -37,3 +40,10 @@ def test_a_pattern_has_what_fits_it_and_nobody_else_names(spark: SparkSession) -
 def test_a_pattern_alone_has_read_all_that_was_read(spark: SparkSession) -> None:
     found = _topics(spark, all=Kafka(pattern="changed since", schema="id long"))
     assert found == {"all": [each.topic for each in RANGES]}
+
+
+def test_a_key_of_any_bytes_is_passed_as_it_is(tmp_path: Path) -> None:
+    """As the target passes it."""
+    step = _PassStep(decoder_of(Kafka("t", format="bytes")), "value", Noted(str(tmp_path)))
+    (block,) = step.run([raw_block(b"\xff", None, b"text")])
+    assert block.column("key").to_pylist() == [b"\xff", None, b"text"]

@@ -28,6 +28,7 @@ from tallygate.spark.checkpoint import Checkpoint
 from tallygate.spark.plan import DECODING, fits_pattern
 from tallygate.spark.records import records
 from tallygate.spec import Kafka, PipelineSpec
+from tallygate.targets.kafka.records import as_key
 
 _PASSED = "key binary, value binary, _topic string, _partition int, _offset long"
 
@@ -184,7 +185,7 @@ class _PassStep:
             fit = fit_records(raw, unfit)
             keys = fit.column("key")
             if self.key is not None:
-                keys = fields.column(self.key).cast(pa.string()).cast(pa.binary())
+                keys = as_key(fields.column(self.key))
             columns = [fit.column(name) for name in ("topic", "partition", "offset")]
             yield pa.RecordBatch.from_arrays(
                 [keys, fit.column("value"), *columns], ["key", "value", *COORDINATES]

@@ -72,7 +72,7 @@ def record_rows(block: Block, key: str | None, *, coordinates: bool) -> RecordRo
     given = block.rows if block.raw is None else block.raw
     keys = given.column("key")
     if block.raw is not None and key is not None:
-        keys = _as_key(block.rows.column(key))
+        keys = as_key(block.rows.column(key))
     headers = _own_headers(given)
     if coordinates and block.coordinates is not None:
         where = _where(block.coordinates)
@@ -83,7 +83,7 @@ def record_rows(block: Block, key: str | None, *, coordinates: bool) -> RecordRo
     return RecordRows(given.column("value").to_pylist(), keys.to_pylist(), headers)
 
 
-def _as_key(column: pa.Array) -> pa.Array:
+def as_key(column: pa.Array) -> pa.Array:
     """A column as keys of records: bytes as they are, all else as text."""
     binary = pa.types.is_binary(column.type)
     return column if binary else column.cast(pa.string()).cast(pa.binary())
