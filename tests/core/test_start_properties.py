@@ -98,11 +98,12 @@ def checkpoints(draw: some.DrawFn, ledger: LedgerState) -> CheckpointState:
 @some.composite
 def sources(draw: some.DrawFn) -> SourceState:
     both = {"t": "first", "u": "third"}
+    earliest = {partition: draw(_mostly(0, 2, 5)) for partition in PARTITIONS}
     return SourceState(
         topic_ids=draw(_mostly(both, both, {"t": "second"}, {"u": "third"})),
-        earliest={partition: draw(_mostly(0, 2, 5)) for partition in PARTITIONS},
+        earliest=earliest,
         read=draw(some.sampled_from([frozenset({"t"}), frozenset({"t", "u"})])),
-        ends={partition: draw(_mostly(20, 4)) for partition in PARTITIONS},
+        ends={partition: max(at, draw(_mostly(20, 4))) for partition, at in earliest.items()},
         cut=draw(_mostly({}, {PARTITIONS[0]: 3})),
     )
 
