@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tallygate.kafka.record_size import Header, batch_size
+from tallygate.errors import TargetError, TopicError
+from tallygate.kafka.producer import LARGEST
+from tallygate.kafka.record_size import LEAST, USUAL, Header, batch_size
 from tallygate.kafka.topics import Topics
 
 _COMPRESSION = {"compression.type", "compression.codec"}
@@ -46,3 +48,21 @@ class Limits:
         if size > self.largest:
             return f"the record is of {size} bytes, and the topic takes {self.largest}"
         return None
+
+
+def largest_letter(topics: Topics, name: str, before: int) -> int:
+    """How many bytes a topic of dead letters takes at a time. If it may not be asked, all is tried
+    first, and what every topic takes after a refusal; `before` is what was known."""
+    try:
+        limits = Limits.uncompressed(topics, name)
+    except TopicError:
+        return LARGEST if before == sys.maxsize else min(before, USUAL)
+    if limits.keyed or limits.largest < LEAST:
+        raise TargetError(
+            f"topic {name!r} cannot keep all dead letters: it "
+            + ("is compacted" if limits.keyed else f"takes {limits.largest} bytes")
+            + ". Give it cleanup.policy=delete and a max.message.bytes of "
+            f"{LEAST:,} or more by `tallygate topic alter {name}`, or name another one as "
+            "sink.dead_letters."
+        )
+    return min(limits.largest, LARGEST)

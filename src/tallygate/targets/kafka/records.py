@@ -8,17 +8,44 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from tallygate.core.blocks import Block
 from tallygate.core.decoding import COORDINATES
-from tallygate.kafka.fetch import HEADERS
+from tallygate.errors import TargetError
+from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
 from tallygate.kafka.record_size import Header
 from tallygate.quoting import backticked
+from tallygate.spec import KafkaSink
+from tallygate.targets.base import check_key
 
 LANE = "_tallygate_lane"
 """The column that chooses the lane of a row; no task sees it."""
 SOURCE = "tallygate.source"
 """The header that says where a record came from."""
+
+
+def check_columns(sink: KafkaSink, schema: t.StructType) -> None:
+    """Raise if rows of this schema cannot become records."""
+    columns = set(schema.fieldNames())
+    check_key([] if sink.key is None else [sink.key], columns)
+    if sink.format != "value":
+        return
+    if "value" not in columns:
+        raise TargetError("format value needs a column `value`, which the pipeline lacks.")
+    if HEADERS.name in columns:
+        given = schema[HEADERS.name].dataType.simpleString()
+        if given != HEADERS_DDL:
+            raise TargetError(
+                f"the column `headers`, which becomes the headers of records, is {given} and "
+                f"should be {HEADERS_DDL}; rename it if it is something else."
+            )
+
+
+def key_column(sink: KafkaSink, schema: t.StructType) -> str | None:
+    """The column that becomes the record's key."""
+    given = sink.format == "value" and "key" in schema.fieldNames()
+    return sink.key or ("key" if given else None)
 
 
 def as_records(

@@ -28,10 +28,8 @@ from tallygate.core.offsets import Range, TopicPartition, is_topic
 from tallygate.errors import LedgerError, TallygateError, TargetError, TopicError, UnreachableError
 from tallygate.kafka import clients
 from tallygate.kafka.connection import Connection
-from tallygate.kafka.fetch import HEADERS, HEADERS_DDL
+from tallygate.kafka.fetch import HEADERS
 from tallygate.kafka.groups import topic_ids
-from tallygate.kafka.producer import LARGEST
-from tallygate.kafka.record_size import LEAST, USUAL
 from tallygate.kafka.topics import Topics
 from tallygate.settings import Settings
 from tallygate.spec import KafkaSink
@@ -43,15 +41,14 @@ from tallygate.targets.base import (
     UnknownOutcomeError,
     WriteBatch,
     Written,
-    check_key,
 )
 from tallygate.targets.kafka.groups import PipelineGroups, kept_lanes, newest_of
 from tallygate.targets.kafka.lanes import LaneChoice, check_unchanged
 from tallygate.targets.kafka.ledger import GroupLedger, Names, kept_as
 from tallygate.targets.kafka.letters import LetterCount, LetterTopic, letters_in
-from tallygate.targets.kafka.limits import Limits
+from tallygate.targets.kafka.limits import Limits, largest_letter
 from tallygate.targets.kafka.marks import count_known
-from tallygate.targets.kafka.records import as_records
+from tallygate.targets.kafka.records import as_records, check_columns, key_column
 from tallygate.targets.kafka.snapshot import snapshot_of
 from tallygate.targets.kafka.stand_ins import has_stand_ins, make_stand_ins, make_topic
 from tallygate.targets.kafka.write import BatchWriter
@@ -127,12 +124,13 @@ class KafkaTarget(Target):
                 f"there is no topic {self._spec.topic!r} to write to; make it with "
                 f"`tallygate topic create {self._spec.topic} --partitions N`."
             )
-        self._check_columns(shape)
+        check_columns(self._spec, shape.schema)
         if self._letters_topic not in names:
             topics.create_for_letters(self._letters_topic)
         self._look_up_letters(topics)
         self._check_strategy(shape)
-        self._choice = None if shape.narrow else LaneChoice.of(shape, self._key_of(shape))
+        key = key_column(self._spec, shape.schema)
+        self._choice = None if shape.narrow else LaneChoice.of(shape, key)
         self._shape, self.traits = shape, self._traits(narrow=shape.narrow)
         self._topic_id = topic_ids([self._spec.topic], self._connection).get(self._spec.topic)
         if self._topic_id is None:
@@ -143,21 +141,8 @@ class KafkaTarget(Target):
 
     def _look_up_letters(self, topics: Topics) -> bool:
         """What the topic of dead letters takes; the answer is whether that is news."""
-        before, name = self._largest_letter, self._letters_topic
-        try:
-            limits = Limits.uncompressed(topics, name)
-        except TopicError:  # who may write may not be one who may ask: then all is tried first
-            self._largest_letter = LARGEST if before == sys.maxsize else USUAL
-            return self._largest_letter < before
-        if limits.keyed or limits.largest < LEAST:
-            raise TargetError(
-                f"topic {name!r} cannot keep all dead letters: it "
-                + ("is compacted" if limits.keyed else f"takes {limits.largest} bytes")
-                + ". Give it cleanup.policy=delete and a max.message.bytes of "
-                f"{LEAST:,} or more by `tallygate topic alter {name}`, or name another one as "
-                "sink.dead_letters."
-            )
-        self._largest_letter = min(limits.largest, LARGEST)
+        before = self._largest_letter
+        self._largest_letter = largest_letter(topics, self._letters_topic, before)
         return self._largest_letter != before
 
     @property
@@ -168,28 +153,8 @@ class KafkaTarget(Target):
             self._has_stand_ins = has_stand_ins(self._names, self._source, self._connection)
         return self._has_stand_ins
 
-    def _key_of(self, shape: RowShape) -> str | None:
-        """The column that becomes the record's key."""
-        given = self._spec.format == "value" and "key" in shape.schema.fieldNames()
-        return self._spec.key or ("key" if given else None)
-
     def identity(self) -> str | None:
         return self._topic_id
-
-    def _check_columns(self, shape: RowShape) -> None:
-        columns = set(shape.schema.fieldNames())
-        check_key([] if self._spec.key is None else [self._spec.key], columns)
-        if self._spec.format != "value":
-            return
-        if "value" not in columns:
-            raise TargetError("format value needs a column `value`, which the pipeline lacks.")
-        if HEADERS.name in columns:
-            given = shape.schema[HEADERS.name].dataType.simpleString()
-            if given != HEADERS_DDL:
-                raise TargetError(
-                    f"the column `headers`, which becomes the headers of records, is {given} and "
-                    f"should be {HEADERS_DDL}; rename it if it is something else."
-                )
 
     def _check_strategy(self, shape: RowShape) -> None:
         """A pipeline that wrote by partition cannot go on in lanes, nor the other way round: the
