@@ -1,0 +1,171 @@
+"""Breakages by which two runs of a pipeline would write at once."""
+
+from mutants.mutant import Mutant
+
+__all__ = ["ONE_WRITER"]
+
+ONE_WRITER = (
+    Mutant(
+        guarantee="An older run is fenced.",
+        file="core/ledger.py",
+        old="        if writer.epoch > self.run.epoch or twin:\n",
+        new="        if twin:\n",
+        tests="contract/test_writers.py -k 'parquet or kafka-narrow'",
+    ),
+    Mutant(
+        guarantee="Of two runs that took one number, one is fenced.",
+        file="core/ledger.py",
+        old="        if writer.epoch > self.run.epoch or twin:\n",
+        new="        if writer.epoch > self.run.epoch:\n",
+        tests="contract/test_writers.py targets/test_kafka_attempts.py -k 'kafka or one_number'",
+    ),
+    Mutant(
+        guarantee="PostgreSQL checks the epoch in the transaction of the rows.",
+        file="targets/postgres/rows.py",
+        old="                    check_claim(connection, self.claim, self.known)\n"
+        "                    move(connection, self.claim, blocks.ranges, self.epochs)\n",
+        new="                    move(connection, self.claim, blocks.ranges, self.epochs)\n",
+        tests="contract/test_writers.py -k postgres-partition",
+    ),
+    Mutant(
+        guarantee="A run that takes over waits for the commits of the older one.",
+        file="postgres/ledger_tables.py",
+        old='WHERE name = $1 FOR SHARE"',
+        new='WHERE name = $1"',
+        tests="contract/test_writers.py -k 'postgres and paused'",
+    ),
+    Mutant(
+        guarantee="Each run takes the next epoch.",
+        file="postgres/ledger_tables.py",
+        old='"epoch = pipelines.epoch + 1, target',
+        new='"epoch = pipelines.epoch, target',
+        tests="contract/test_writers.py contract/test_ledger.py -k postgres-driver",
+    ),
+    Mutant(
+        guarantee="A run that takes over fences the producers of the older one.",
+        file="targets/kafka/target.py",
+        old="        groups.mark_again(claim, self._remembered, before, self._known)\n",
+        new="",
+        tests="contract/test_writers.py -k kafka-narrow",
+    ),
+    Mutant(
+        guarantee="A weaker delivery moves the ledger of a topic behind a fence, too.",
+        file="targets/kafka/sending.py",
+        old="            self.fenced.send_offsets_to_transaction(offsets, group, ANSWER_TIMEOUT)\n",
+        new="            self.consumer.commit(offsets=offsets, asynchronous=False)\n",
+        tests="contract/test_writers.py -k 'kafka-narrow and set_the_ledger_back'",
+    ),
+    Mutant(
+        guarantee="An older run commits nothing to a Delta table.",
+        file="targets/delta/ledger.py",
+        old="if entry is None or entry.state.run.id != claim.run.id:",
+        new="if entry is None:",
+        tests="targets/test_delta_ledger.py",
+    ),
+    Mutant(
+        guarantee="A start ends the sessions of older runs that hold what it needs.",
+        file="postgres/sessions.py",
+        old="        ended = end_older(session, pipeline, older)\n",
+        new="        ended: list[int] = []\n",
+        tests="postgres/test_sessions.py contract/test_writers.py -k 'lock or hangs'",
+    ),
+    Mutant(
+        guarantee="A commit that waits for one that hangs says which session that is.",
+        file="postgres/sessions.py",
+        old="        with _watched(dsn, pid, blocking, after=wait / 2):\n",
+        new="        if True:\n",
+        tests="contract/test_attempts.py -k hangs",
+    ),
+    Mutant(
+        guarantee="A rebuilt table takes its place although a run hangs.",
+        file="engine/rebuild.py",
+        old="swap, pipeline=name, older=ANY_EPOCH,",
+        new="swap, pipeline=name, older=0,",
+        tests="engine/test_rebuilding.py -k hangs",
+    ),
+    Mutant(
+        guarantee="A start removes no staging table of a newer run.",
+        file="targets/postgres/staging.py",
+        old="if not number.isdigit() or int(number) > claim.run.epoch:",
+        new="if not number.isdigit():",
+        tests="targets/test_staging.py -k overtaken",
+    ),
+    Mutant(
+        guarantee="A start ends no session of a newer run.",
+        file="postgres/sessions.py",
+        old="::bigint <= %s\n",
+        new="::bigint + 0 * %s IS NOT NULL\n",
+        tests="postgres/test_sessions.py -k only_sessions",
+    ),
+    Mutant(
+        guarantee="The heartbeat of an older run finds the newer one.",
+        file="postgres/ledger_tables.py",
+        old="    if not found:\n        raise _fenced(connection, claim)\n",
+        new="    if not found:\n        return False\n",
+        tests="postgres/test_ledger_tables.py",
+    ),
+    Mutant(
+        guarantee="The heartbeat of an older run into a lake table finds the newer one.",
+        file="targets/base.py",
+        old="            claim.check_newest(state.run)\n",
+        new="            pass\n",
+        tests="contract/test_writers.py -k 'sqlite and heartbeat'",
+    ),
+    Mutant(
+        guarantee="The heartbeat of an older run into a topic finds the newer one.",
+        file="targets/kafka/target.py",
+        old="        self._groups().check_newest(claim, self._watcher)\n",
+        new="",
+        tests="contract/test_writers.py -k 'kafka and heartbeat'",
+    ),
+    Mutant(
+        guarantee="Of two runs on one local checkpoint one waits for the other.",
+        file="engine/checkpoint_lock.py",
+        old="fcntl.LOCK_EX | fcntl.LOCK_NB",
+        new="fcntl.LOCK_SH | fcntl.LOCK_NB",
+        tests="engine/test_checkpoint_lock.py",
+    ),
+    Mutant(
+        guarantee="A lock on a file that was removed is none.",
+        file="engine/checkpoint_lock.py",
+        old="return os.path.samestat(os.fstat(file.fileno()), self.path.stat())",
+        new="return True",
+        tests="engine/test_checkpoint_lock.py -k removed_meanwhile",
+    ),
+    Mutant(
+        guarantee="A run waits for an older one on its checkpoint as long as that is alive.",
+        file="engine/checkpoint_lock.py",
+        old="                if not self.fences or self._sign() == sign:\n",
+        new="                if True:\n",
+        tests="engine/test_checkpoint_lock.py -k alive",
+    ),
+    Mutant(
+        guarantee="A run that no ledger fences is not waited for.",
+        file="engine/checkpoint_lock.py",
+        old="                if not self.fences or self._sign() == sign:\n",
+        new="                if self._sign() == sign:\n",
+        tests="engine/test_checkpoint_lock.py -k nothing_fences",
+    ),
+    Mutant(
+        guarantee="A job that is fenced while it waits for records lets go of its checkpoint.",
+        file="engine/run.py",
+        old="                interrupt(self._query)\n                self._query.await",
+        new="                self._query.awaitTermination()\n                self._query.await",
+        tests="engine/test_spark_jobs.py -k fenced_while",
+    ),
+    Mutant(
+        guarantee="A job that is fenced while it waits for records says why it ended.",
+        file="spark/ending.py",
+        old="        if failure is None or self.isActive:\n",
+        new="        if True:\n",
+        tests="engine/test_spark_jobs.py -k fenced_while",
+    ),
+    Mutant(
+        guarantee="A run takes the lock of its checkpoint.",
+        file="engine/start.py",
+        old="            lock.take(note=request.note)\n",
+        new="            pass\n",
+        tests="engine/test_disasters.py -k on_one_checkpoint",
+    ),
+)
+"""Invariant 2."""
