@@ -111,7 +111,12 @@ def test_a_batch_with_refused_rows_that_is_killed_is_finished(
     assert settled(store).state.positions == LAST
 
 
-@pytest.mark.parametrize("way", ways())
+def _sets_aside(way: Way) -> bool:
+    """Rows in lanes are not of one record each, so no run looks for records that fail."""
+    return str(way) != "kafka-lanes"
+
+
+@pytest.mark.parametrize("way", ways(_sets_aside))
 def test_records_on_which_a_transform_fails_are_letters(way: Way, make: Make) -> None:
     """They come with their batch, which holds no row of theirs."""
     store = make(way, fails=True)
@@ -123,7 +128,7 @@ def test_records_on_which_a_transform_fails_are_letters(way: Way, make: Make) ->
     assert run.target.letter_count() == seen.letters.total()
 
 
-@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("way", ways(_sets_aside))
 def test_a_batch_on_which_a_transform_fails_throughout_moves_the_ledger(
     way: Way, make: Make
 ) -> None:
@@ -136,7 +141,9 @@ def test_a_batch_on_which_a_transform_fails_throughout_moves_the_ledger(
     assert seen.state.positions == {(TOPIC, p): FAILING + 1 for p in FIRST}
 
 
-@pytest.mark.parametrize(("way", "point"), cases(lambda way: way.points))
+@pytest.mark.parametrize(
+    ("way", "point"), cases(lambda way: way.points if _sets_aside(way) else ())
+)
 def test_a_batch_on_which_a_transform_fails_that_is_killed_is_finished(
     way: Way, point: str, make: Make
 ) -> None:

@@ -132,3 +132,14 @@ def test_it_is_refused_where_they_cannot_be_told_apart(
     with pytest.raises(ConfigError, match=f"on_error: dead-letter needs .* and here .*{why}"):
         flow.pipeline(**given, sink=sink, on_error="dead-letter").look(flow.spark, flow.settings)
     flow.pipeline(**given, sink=sink).look(flow.spark, flow.settings)
+
+
+def test_it_is_refused_where_rows_are_shuffled_into_a_topic(flow: Flow) -> None:
+    """A lane that has a batch keeps its dead letters, and another that has not would not know."""
+    fields = {
+        "transform": "SELECT /*+ REPARTITION(2) */ id FROM source",
+        "sink": KafkaSink("t"),
+    }
+    with pytest.raises(ConfigError, match="Repartition may mix rows"):
+        flow.pipeline(**fields, on_error="dead-letter").look(flow.spark, flow.settings)
+    flow.pipeline(**fields).look(flow.spark, flow.settings)

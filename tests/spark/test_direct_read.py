@@ -171,10 +171,10 @@ def test_records_that_are_gone_by_the_time_they_are_read_are_an_error(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, sink: str
 ) -> None:
     def too_late(
-        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, ids: dict[str, str]
+        plan: DataFrame, ranges: tuple[Range, ...], spark: SparkSession, *others: Any
     ) -> DataFrame:
         flow.retire(1, 15)
-        return over_ranges(plan, ranges, spark, ids)
+        return over_ranges(plan, ranges, spark, *others)
 
     monkeypatch.setattr(read_path, "over_ranges", too_late)
     flow.send(50, partition=1)
