@@ -148,7 +148,7 @@ NO_GAP = (
     Mutant(
         guarantee="A lost range is given up only from where the ledger is.",
         file="targets/kafka/groups.py",
-        old="(self.state() or LedgerState()).moved(change.ranges)",
+        old="(self.state(settled=True) or LedgerState()).moved(change.ranges)",
         new="(self.state() or LedgerState())",
         tests="contract/test_ledger.py -k 'kafka and given_up'",
     ),
