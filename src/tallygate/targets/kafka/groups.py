@@ -180,9 +180,8 @@ class PipelineGroups:
 
     def lose(self, claim: Claim, remembered: Remember, change: Lose) -> None:
         """Go on after lost ranges. Each reaches to where the furthest lane is."""
-        (self.state(settled=True) or LedgerState()).moved(
-            change.ranges
-        )  # raises if the ledger is elsewhere
+        held = self.state(settled=True) or LedgerState()
+        held.moved(change.ranges)  # raises if the ledger is elsewhere
         ranges = {each.topic_partition: each for each in change.ranges}
         for part in self._parts(claim, remembered, ranges):
 
