@@ -152,8 +152,6 @@ def test_what_spark_submit_was_told_stays(settings: Settings, tmp_path: Path) ->
     assert {name: conf[name] for name in told} == told
     assert conf["spark.app.name"] == "theirs"
     assert str(own) in conf["spark.jars"]
-    refused = _submitted(program, settings=settings)
-    assert "this Spark session lacks the Kafka connector" in refused.stderr
 
 
 def _submitted(program: Path, *flags: str, settings: Settings) -> subprocess.CompletedProcess[str]:
