@@ -8,7 +8,7 @@ row for each range, each in a task of its own, as Spark's reader would have it.
 All that is above stays as it was analyzed when the stream was started: a function of the user's is
 not called again.
 
-**Nobody can tell the difference by the rows.** So it is done only where they are made of the
+**The rows show no difference.** So it is done only where they are made of the
 records alone, by operators that are known. State, static sides and the time of a batch only the
 stream has. A random value gets a seed of its own with each batch of a stream; here all batches
 would get the same values, and a uuid would be there many times.

@@ -87,7 +87,7 @@ class KafkaSnapshot(Snapshot):
         own = [f.col("partition").alias("_at_partition"), f.col("offset").alias("_at_offset")]
         if not self.keeps_coordinates:
             return found.select("key", "value", *own)
-        # Somebody else's record may have other headers, or any text in this one.
+        # A record of another program may have other headers, or any text in this one.
         given = f.expr(f"get(filter(headers, each -> each.key = '{SOURCE}'), 0).value")
         parts = [f.nullif(f.regexp_extract("_from", _PLACED, n), f.lit("")) for n in (1, 2, 3)]
         kinds = ("string", "int", "long")

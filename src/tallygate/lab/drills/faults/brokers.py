@@ -4,7 +4,7 @@ The control is a producer that asks for less than `acks=all`. To let it fail for
 followers are held back for a moment before the leader is taken away: what they do not have yet
 was acknowledged with `acks=1`, and is gone. With `acks=all` it was not acknowledged.
 
-Nobody touches the pipeline here, so it has no reason to end: in all of these drills it must go on
+No drill here touches the pipeline, so it has no reason to end: in all of these drills it must go on
 by itself, and one that had to be started again is wrong, though nothing was lost.
 """
 
@@ -26,7 +26,7 @@ from tallygate.waiting import wait_until
 DRILLS = Drills()
 HELD_BACK = 1.0
 ACKS_1 = "The leader alone acknowledges; it dies before its followers have the records."
-ACKS_0 = "Nobody acknowledges: what is on its way to a broker that is gone is gone too."
+ACKS_0 = "No broker acknowledges: what is on its way to a broker that is gone is gone too."
 
 
 def leader_of(scene: Scene, topic: str, partition: int = 0) -> int:
