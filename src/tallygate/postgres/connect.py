@@ -1,9 +1,9 @@
 """Reaching a PostgreSQL by its DSN, and saying why when it cannot be reached.
 
 **No program waits for the dead.** A machine that loses its power, or a network that goes silent,
-closes no connection. By the defaults of Linux the other side believes in it for two hours: a client that
-waits for an answer, a server process that waits for more rows and keeps its locks. So both ask,
-after some seconds of silence, whether the other is there.
+closes no connection. By the defaults of Linux the other side believes in it for two hours: a
+client that waits for an answer, a server process that waits for more rows and keeps its locks. So
+both ask, after some seconds of silence, whether the other is there.
 """
 
 import psycopg
