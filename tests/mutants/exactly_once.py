@@ -59,7 +59,7 @@ NO_GAP = (
         file="core/offsets.py",
         old="return self.start <= offset < self.until",
         new="return self.start <= offset <= self.until",
-        tests="contract/test_commits.py -k 'sqlite or parquet'",
+        tests="core/test_ranges.py",
     ),
     Mutant(
         guarantee="A block is trimmed to what is left of its batch.",
